@@ -1,0 +1,99 @@
+# make demo | test | lint | wheel | bench | clean
+#
+# Everything is installed into $(VENV), and only when pyproject.toml has changed since: a file .stamp-* in there
+# says so. Without a change nothing is installed, so every target but wheel works without a network.
+#
+#   make test PYTHON=python3.12                  another Python for a new venv
+#   make test ARGS='tests/unit -k tile'          what to hand to pytest
+#   make test PACKAGE=dist/memsim-0.1.0-py3-none-any.whl VENV=.venv-ci
+#                                                test a built wheel instead of this checkout
+
+PYTHON ?= python3
+VENV = .venv
+PACKAGE =
+ARGS =
+
+BIN := $(VENV)/bin
+# Through the interpreter, not bin/pip, whose first line has a limited length.
+INSTALL = $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+ifneq ($(PACKAGE),)
+ifeq ($(VENV),.venv)
+$(error PACKAGE=$(PACKAGE) needs a venv of its own, where this checkout is not installed: add VENV=.venv-ci)
+endif
+endif
+
+.PHONY: help demo test lint wheel bench clean
+# Two targets never install into one venv at the same time.
+.NOTPARALLEL:
+
+help:
+	@echo "make demo    what attention moves, on two machines"
+	@echo "make test    the tests"
+	@echo "make lint    style, types, import contracts"
+	@echo "make wheel   dist/memsim-*.whl"
+	@echo "make bench   how fast the simulator itself is"
+	@echo "make clean   remove what was built or cached; $(VENV) stays"
+
+demo: $(VENV)/.stamp-base
+	$(BIN)/memsim compare
+	$(BIN)/memsim compare --gpu two-level
+
+# The pytest executable, because python -m pytest would put the checkout in front of an installed wheel.
+test: $(VENV)/.stamp-test
+	$(if $(PACKAGE),MEMSIM_TEST_INSTALLED=1 )$(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.stamp-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel: $(VENV)/.stamp-dev
+	rm -f dist/memsim-*.whl
+	$(BIN)/python -m build --wheel
+
+bench: $(VENV)/.stamp-base
+	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do echo "$$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf dist build .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .venv-*
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(VENV)/.stamp-venv:
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.version_info >= (3, 11))' 2>/dev/null); \
+	case "$$version" in \
+	*True) ;; \
+	*False) echo "memsim needs Python 3.11 or newer, but $(PYTHON) is $${version% *}. Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1 ;; \
+	*) echo "memsim needs Python 3.11 or newer, but $(PYTHON) does not run. Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1 ;; \
+	esac
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+ifeq ($(PACKAGE),)
+
+$(VENV)/.stamp-base: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing memsim into $(VENV)"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing memsim and its test tools into $(VENV)"
+	@$(INSTALL) --editable '.[test]'
+	@touch $(VENV)/.stamp-base $@
+
+$(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing memsim and its development tools into $(VENV)"
+	@$(INSTALL) --editable '.[test,dev]'
+	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
+
+else
+
+# pip keeps an installed wheel of the same version, hence the second line.
+$(VENV)/.stamp-test: $(PACKAGE) | $(VENV)/.stamp-venv
+	@echo "installing $(PACKAGE) and its test tools into $(VENV)"
+	@$(INSTALL) '$(PACKAGE)[test]'
+	@$(INSTALL) --force-reinstall --no-deps '$(PACKAGE)'
+	@touch $@
+
+endif

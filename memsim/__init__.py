@@ -1,0 +1,28 @@
+"""memsim: what an attention kernel does to a GPU's memory hierarchy, before anyone launches it."""
+
+from memsim.api import compare, compute, simulate
+from memsim.attention import Attention
+from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
+from memsim.gpu import Gpu, gpu_names, load_gpu
+from memsim.result import Comparison, Launch, Result, Total
+from memsim.tile import Tile
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attention",
+    "Comparison",
+    "Gpu",
+    "Launch",
+    "MemsimError",
+    "OutOfMemory",
+    "Result",
+    "Tile",
+    "TileDoesNotFit",
+    "Total",
+    "compare",
+    "compute",
+    "gpu_names",
+    "load_gpu",
+    "simulate",
+]

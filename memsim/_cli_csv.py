@@ -1,0 +1,73 @@
+"""A CSV file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+
+from memsim.errors import MemsimError
+from memsim.sweep import SweepTable
+from memsim.units import quoted
+
+
+class CsvFile:
+    """The place of a CSV file, checked when made. As a context it leaves nothing of an unfinished file behind.
+
+    Rows go into a new file beside the old one, which then takes its name; a device or a pipe is written directly.
+    Raises `MemsimError` if the path cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._target = Path(os.path.realpath(path))
+            mode = self._mode()
+            if path in ("", "-") or (mode is not None and stat.S_ISDIR(mode)):
+                raise MemsimError(f"csv is {quoted(path)}, which is no file: give the path of a file to write.")
+            if mode is not None and not os.access(self._target, os.W_OK):
+                raise PermissionError(13, "permission denied")
+            self._temporary: Path | None = None
+            if mode is None or stat.S_ISREG(mode):
+                temporary = self._target.with_name(f".memsim-{os.urandom(6).hex()}.csv")
+                with open(temporary, "x", encoding="utf-8"):
+                    self._temporary = temporary
+                if mode is not None:
+                    os.chmod(temporary, stat.S_IMODE(mode))
+        except MemsimError:
+            raise
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from None
+
+    def __enter__(self) -> CsvFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, table: SweepTable) -> None:
+        """Write the table and put the file in its place."""
+        try:
+            with open(self._temporary or self._target, "w", encoding="utf-8", newline="") as file:
+                table.write_csv(file)
+            if self._temporary is not None:
+                os.replace(self._temporary, self._target)
+                self._temporary = None
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _mode(self) -> int | None:
+        try:
+            return self._target.stat().st_mode
+        except FileNotFoundError:
+            return None
+
+    def _unwritable(self, error: Exception) -> MemsimError:
+        reason = (getattr(error, "strerror", None) or str(error)).lower().rstrip(".")
+        return MemsimError(
+            f"csv is {quoted(self.path)}, which cannot be written ({reason}): give the path of a writable file."
+        )

@@ -1,0 +1,280 @@
+"""Options as text, from a command line or the axes of a sweep, to a checked request; all their faults in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from memsim.api import DEFAULT_GPU, INPUTS, compare, simulate
+from memsim.attention import DTYPE_BYTES, Attention
+from memsim.errors import MemsimError
+from memsim.gpu import SHORT_OPTIONS, Gpu, apply_options, load_gpu
+from memsim.machine.replay import Progress
+from memsim.programs import PROGRAMS
+from memsim.result import Comparison, Result
+from memsim.tile import Tile
+from memsim.units import parse_count, parse_number, quoted
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option without its leading dashes. A flag takes no value; `negative` is the flag that says false."""
+
+    name: str
+    group: str
+    help: str
+    flag: bool = False
+    negative: str | None = None
+    repeatable: bool = False
+
+
+def _table(*options: Option) -> dict[str, Option]:
+    return {option.name: option for option in options}
+
+
+PROBLEM = _table(
+    Option("batch", "Problem", "Sequences."),
+    Option("heads", "Problem", "Heads of Q."),
+    Option("kv-heads", "Problem", "Heads of K and V; as many as heads if not given."),
+    Option("seq-len", "Problem", "Rows of Q and of K and V; counts may be written 2Ki."),
+    Option("seq-len-q", "Problem", "Rows of Q, where they differ."),
+    Option("seq-len-k", "Problem", "Rows of K and V, where they differ."),
+    Option("head-dim", "Problem", "Width of a row of Q, K and V."),
+    Option("dtype", "Problem", f"One of {', '.join(DTYPE_BYTES)}."),
+    Option("causal", "Problem", "A row sees the keys up to its own position only.", flag=True),
+    Option("scale", "Problem", "Factor on the scores; 1/sqrt(head_dim) if not given."),
+)
+TILE = _table(
+    Option("block-m", "Tile", "Rows of Q of one block."),
+    Option("block-n", "Tile", "Rows of K and V of one step."),
+    Option("num-warps", "Tile", "Warps of one block."),
+    Option("num-stages", "Tile", "Buffers of the K/V ring."),
+)
+MACHINE = _table(
+    Option(
+        "gpu",
+        "GPU",
+        f"Name of a shipped GPU (memsim gpus lists them) or path of a TOML file; {DEFAULT_GPU} if not given.",
+    ),
+    *(Option(name, "GPU", f"{short.help[0].upper()}{short.help[1:]}.") for name, short in SHORT_OPTIONS.items()),
+)
+RUN = _table(
+    Option("lse", "Run", "Also store the log-sum-exp of every row (not by default).", flag=True, negative="no-lse"),
+    Option("inputs", "Run", 'Where Q, K and V are at first: "hbm", or "host" to have them cross the host link.'),
+)
+AXES: Mapping[str, Option] = PROBLEM | TILE | MACHINE | RUN
+"""The options that a request is made of: what a sweep may vary by a short name."""
+
+_SEQ_LEN = "seq-len"
+_COUNTS = tuple(name for name in PROBLEM if name not in ("dtype", "causal", "scale"))
+_SMALLEST = {"batch": 1, "seq_len_q": 1, "seq_len_k": 1, "head_dim": 1}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be simulated. `gpu_name` is the name as given, `gpu` that machine with `gpu_options` applied."""
+
+    algorithm: str
+    problem: Attention
+    gpu: Gpu
+    gpu_name: str
+    gpu_options: dict[str, str]
+    tile: dict[str, int]
+    lse: bool = False
+    inputs: str = "hbm"
+    count_only: bool = False
+
+    def simulate(self, progress: Progress | None = None) -> Result:
+        return self._as_given(simulate(self.algorithm, self.problem, progress=progress, **self._arguments()))
+
+    def compare(self, progress: Progress | None = None) -> Comparison:
+        both = compare(self.problem, progress=progress, **self._arguments())
+        return Comparison(self._as_given(both.naive), self._as_given(both.flash))
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "gpu": self.gpu,
+            "tile": self.tile or None,
+            "lse": self.lse,
+            "inputs": self.inputs,
+            "count_only": self.count_only,
+        }
+
+    def _as_given(self, result: Result) -> Result:
+        return replace(result, gpu=self.gpu_name, gpu_options=self.gpu_options)
+
+
+@dataclass
+class Machines:
+    """GPUs by name or path and options, each read once: a path may be a pipe, and a sweep asks often."""
+
+    _loaded: dict[str, Gpu] = field(default_factory=dict)
+    _changed: dict[tuple[str, tuple[tuple[str, str], ...]], Gpu] = field(default_factory=dict)
+
+    def load(self, name: str) -> Gpu:
+        if name not in self._loaded:
+            self._loaded[name] = load_gpu(name)
+        return self._loaded[name]
+
+    def get(self, name: str, options: Mapping[str, str]) -> Gpu:
+        key = (name, tuple(options.items()))
+        if key not in self._changed:
+            self._changed[key] = apply_options(self.load(name), options) if options else self.load(name)
+        return self._changed[key]
+
+
+class Faults(list[str]):
+    """Sentences, collected so that all faults of an input are named together."""
+
+    def attempt(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """What the call returns, or None and its faults noted."""
+        try:
+            return call(*arguments)
+        except MemsimError as error:
+            self.extend(error.faults)
+            return None
+
+    def raise_any(self) -> None:
+        """Raise all as one error, each once."""
+        if self:
+            raise MemsimError(dict.fromkeys(self))
+
+
+def read_request(
+    options: Mapping[str, str],
+    gpu_fields: Mapping[str, str],
+    *,
+    algorithm: str = "flash",
+    count_only: bool = False,
+    machines: Machines | None = None,
+) -> Request:
+    """The request that options (names of `AXES`) and GPU fields (dotted keys) make, each value as text.
+
+    Raises `MemsimError` with the faults of all of them together.
+    """
+    faults = Faults()
+    faults.attempt(check_algorithm, algorithm)
+    problem = _read_problem(options, faults)
+    tile = faults.attempt(_read_tile, options)
+    gpu_name = options.get("gpu", DEFAULT_GPU)
+    gpu_options = {name: text for name, text in options.items() if name in SHORT_OPTIONS} | dict(gpu_fields)
+    gpu = _read_gpu(gpu_name, gpu_options, machines or Machines(), faults)
+    lse = faults.attempt(read_flag, options.get("lse", "false"), "lse")
+    inputs = faults.attempt(_read_inputs, options.get("inputs", "hbm"))
+    faults.raise_any()
+    assert problem is not None and tile is not None and gpu is not None and lse is not None and inputs is not None
+    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only)
+
+
+def check_algorithm(name: str) -> None:
+    """Raise if there is no such algorithm."""
+    if name not in PROGRAMS:
+        raise MemsimError(f"there is no algorithm {quoted(name)}: choose one of {', '.join(PROGRAMS)}.")
+
+
+def check_value(name: str, text: str) -> None:
+    """Raise if the option could not have this value whatever the others are; a GPU option only if unreadable."""
+    if name in SHORT_OPTIONS:
+        SHORT_OPTIONS[name].parse(text, name)
+    elif name in TILE:
+        _read_tile({name: text})
+    elif name == "lse":
+        read_flag(text, name)
+    elif name == "inputs":
+        _read_inputs(text)
+    elif name in PROBLEM:
+        faults = Faults()
+        _read_problem({name: text}, faults, alone=True)
+        faults.raise_any()
+
+
+def read_flag(text: str, name: str) -> bool:
+    """A flag's value where it is written out."""
+    if text not in ("true", "false"):
+        raise MemsimError(f"{name} is {quoted(text)}: give true or false.")
+    return text == "true"
+
+
+def one_of(name: str, choices: Iterable[str]) -> str:
+    """How a sentence goes on after naming an unknown name: the nearest, or all there are."""
+    from difflib import get_close_matches
+
+    choices = tuple(choices)
+    near = get_close_matches(name[:100], choices, 1, 0.6)
+    return f"did you mean {near[0]}?" if near else f"choose one of {', '.join(choices)}."
+
+
+def _read_problem(options: Mapping[str, str], faults: Faults, *, alone: bool = False) -> Attention | None:
+    """The problem. `alone` judges each option by itself: the fields that are not given take whatever suits."""
+    before = len(faults)
+    values: dict[str, Any] = {}
+    for name in _COUNTS:
+        if name in options:
+            values[name.replace("-", "_")] = faults.attempt(parse_count, options[name], name)
+    if "dtype" in options:
+        values["dtype"] = options["dtype"]
+    if "causal" in options:
+        values["causal"] = faults.attempt(read_flag, options["causal"], "causal")
+    if "scale" in options:
+        values["scale"] = faults.attempt(_read_scale, options["scale"])
+    readable = {name: value for name, value in values.items() if value is not None}
+    rows = readable.pop("seq_len", None)
+    if rows is not None:
+        readable = {"seq_len_q": rows, "seq_len_k": rows} | readable
+    if alone or len(faults) > before:
+        # The rest is judged all the same, but not against the default of what could not be read.
+        readable = _SMALLEST | {"heads": _in_range(readable.get("kv_heads", 1))} | readable
+    problem_faults = Faults()
+    problem = problem_faults.attempt(lambda: Attention(**readable))
+    # One value in two fields has one fault.
+    followers = {"kv_heads is"} - {f"{name} is" for name in values}
+    if rows is not None and not {"seq_len_q", "seq_len_k"} & set(values):
+        followers.add("seq_len_k is")
+        problem_faults[:] = [fault.replace("seq_len_q", "seq_len", 1) for fault in problem_faults]
+    faults.extend(fault for fault in problem_faults if not fault.startswith(tuple(followers)))
+    return problem
+
+
+def _in_range(heads: int) -> int:
+    return heads if 1 <= heads <= 2**40 else 1
+
+
+def _read_tile(options: Mapping[str, str]) -> dict[str, int]:
+    faults = Faults()
+    tile: dict[str, int] = {}
+    for name in TILE:
+        if name in options:
+            value = faults.attempt(parse_count, options[name], name)
+            if value is not None:
+                tile[name.replace("-", "_")] = value
+    faults.attempt(lambda: Tile(**({"block_m": 16, "block_n": 16} | tile)))
+    faults.raise_any()
+    return tile
+
+
+def _read_gpu(name: str, options: Mapping[str, str], machines: Machines, faults: Faults) -> Gpu | None:
+    gpu = faults.attempt(machines.load, name)
+    if gpu is not None:
+        return faults.attempt(machines.get, name, options)
+    for short in SHORT_OPTIONS.keys() & options.keys():
+        faults.attempt(SHORT_OPTIONS[short].parse, options[short], short)
+    return None
+
+
+def _read_inputs(text: str) -> str:
+    if text not in INPUTS:
+        raise MemsimError(f"inputs is {quoted(text)}; it must be one of {', '.join(INPUTS)}.")
+    return text
+
+
+def _read_scale(text: str) -> float:
+    """A number that may be negative."""
+    stripped = text.strip()
+    try:
+        size = parse_number(stripped.removeprefix("-"), "scale")
+    except MemsimError:
+        raise MemsimError(f"scale is {quoted(text)}: give a finite number, such as 0.125 or -1.") from None
+    return -size if stripped.startswith("-") else size

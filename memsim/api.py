@@ -1,0 +1,316 @@
+"""The front door: simulate one algorithm, compare two, compute with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from memsim.attention import Attention
+from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
+from memsim.counting import Counts, count
+from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
+from memsim.gpu import Gpu, apply_options, load_gpu
+from memsim.language import Program, trace_launch
+from memsim.machine import LaunchTiming, RunTiming, replay
+from memsim.machine.replay import Progress
+from memsim.numerics import Array, Watch, run_program
+from memsim.programs import PROGRAMS, build_program
+from memsim.programs.flash1 import paper_tile
+from memsim.resources import Resources, resources_of, room_of
+from memsim.result import Comparison, Launch, Result, Total, ratio
+from memsim.tile import Tile, cdiv
+from memsim.trace import LaunchTrace
+
+DEFAULT_GPU = "h200"
+INPUTS = ("hbm", "host")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An algorithm made ready for a machine: its program, tile, and each launch's trace, resources and totals."""
+
+    program: Program
+    tile: Tile
+    traces: tuple[LaunchTrace, ...]
+    resources: tuple[Resources, ...]
+    counts: tuple[Counts, ...]
+
+
+def simulate(
+    algorithm: str,
+    problem: Attention | None = None,
+    *,
+    gpu: str | Gpu = DEFAULT_GPU,
+    gpu_options: Mapping[str, str] | None = None,
+    tile: Tile | Mapping[str, int] | None = None,
+    lse: bool = False,
+    inputs: str = "hbm",
+    count_only: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Bytes, work and time of an algorithm ("naive", "flash", "flash1") on a problem and a GPU.
+
+    `gpu` is a shipped name, a path of a TOML file or a `Gpu`; `gpu_options` change single fields, as text
+    (`{"sram": "96KiB"}`). `tile` may be a `Tile`, or some of its fields: the rest, or all if None, comes from the
+    first tile of the machine's list that fits. `inputs="host"` has Q, K and V cross the host link first.
+    `count_only` leaves the replay out: every byte and operation, no time. Raises `MemsimError` on bad input.
+    """
+    machine, given_name = _machine(gpu, gpu_options)
+    problem = problem if problem is not None else Attention()
+    if inputs not in INPUTS:
+        raise MemsimError(f"inputs is {inputs!r}; it must be one of {', '.join(INPUTS)}.")
+    ready = prepare(algorithm, problem, machine, tile, lse=lse)
+    host_bytes = sum(ready.program.tensors[name].total_bytes for name in "QKV") if inputs == "host" else 0
+    timing = None
+    if not count_only:
+        pairs = [(t, r.blocks_per_sm) for t, r in zip(ready.traces, ready.resources, strict=True)]
+        timing = replay(machine, pairs, host_bytes=host_bytes, progress=progress)
+        _check_agreement(ready, timing)
+    return _result(
+        algorithm, problem, machine, given_name, dict(gpu_options or {}), ready, timing, inputs, host_bytes, lse
+    )
+
+
+def compare(
+    problem: Attention | None = None,
+    *,
+    gpu: str | Gpu = DEFAULT_GPU,
+    gpu_options: Mapping[str, str] | None = None,
+    tile: Tile | Mapping[str, int] | None = None,
+    lse: bool = False,
+    inputs: str = "hbm",
+    count_only: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Naive attention and FlashAttention on the same problem and GPU; arguments as for `simulate`."""
+    naive, flash = (
+        simulate(
+            algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=tile, lse=lse, inputs=inputs,
+            count_only=count_only, progress=progress,
+        )
+        for algorithm in ("naive", "flash")
+    )  # fmt: skip
+    return Comparison(naive, flash)
+
+
+def compute(
+    algorithm: str,
+    problem: Attention,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    gpu: str | Gpu = DEFAULT_GPU,
+    gpu_options: Mapping[str, str] | None = None,
+    tile: Tile | Mapping[str, int] | None = None,
+    watch: Watch | None = None,
+) -> tuple[Array, Array]:
+    """(O, LSE) as the algorithm computes them, tile by tile in an SRAM of this GPU's size, with its rounding.
+
+    q `(batch, heads, seq_len_q, head_dim)`, k and v `(batch, kv_heads, seq_len_k, head_dim)`, NumPy arrays of the
+    problem's dtype (bfloat16 from ml_dtypes). O has q's shape and dtype, LSE is `(batch, heads, seq_len_q)` float32.
+    """
+    machine, _ = _machine(gpu, gpu_options)
+    ready = prepare(algorithm, problem, machine, tile, lse=algorithm != "flash1")
+    o, lse = run_program(ready.program, problem, q, k, v, watch=watch)
+    assert lse is not None
+    return o, lse
+
+
+def prepare(
+    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile | Mapping[str, int] | None, *, lse: bool = False
+) -> Prepared:
+    """Build, trace and count an algorithm for a machine. Raises `TileDoesNotFit` or `OutOfMemory`, with the sum."""
+    if algorithm not in PROGRAMS:
+        raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
+    if isinstance(tile, Tile):
+        return _prepare_tile(algorithm, problem, gpu, tile, lse)
+    first_refusal: TileDoesNotFit | None = None
+    for choice in _default_tiles(algorithm, problem, gpu):
+        try:
+            return _prepare_tile(algorithm, problem, gpu, replace(choice, **dict(tile or {})), lse)
+        except TileDoesNotFit as refusal:
+            first_refusal = first_refusal or refusal
+    assert first_refusal is not None
+    raise first_refusal
+
+
+def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu) -> list[Tile]:
+    if algorithm != "flash1":
+        return [Tile(c.block_m, c.block_n, c.num_warps, c.num_stages) for c in gpu.tiles]
+    tile = paper_tile(problem, gpu.sm.sram.capacity_bytes)
+    tiles = [tile]
+    while tile.block_n > 16:
+        block_n = tile.block_n // 2
+        tile = replace(tile, block_n=block_n, block_m=min(block_n, tile.block_m))
+        tiles.append(tile)
+    room = room_of(gpu)
+    return [_fitting_shape(t) for t in tiles] if room.mma_tiles else tiles
+
+
+def _fitting_shape(tile: Tile) -> Tile:
+    """The next smaller tile that tensor instructions take."""
+    return replace(
+        tile,
+        block_m=max(16, 1 << tile.block_m.bit_length() - 1),
+        block_n=max(16, 1 << tile.block_n.bit_length() - 1),
+    )
+
+
+def _prepare_tile(algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, lse: bool) -> Prepared:
+    program = build_program(algorithm, problem, tile, room_of(gpu), lse=lse)
+    _check_hbm(program, gpu)
+    traces = tuple(trace_launch(launch, program.room) for launch in program.launches)
+    resources = tuple(resources_of(gpu, trace, problem, tile) for trace in traces)
+    return Prepared(program, tile, traces, resources, tuple(count(trace) for trace in traces))
+
+
+def _check_hbm(program: Program, gpu: Gpu) -> None:
+    needed = sum(t.total_bytes for t in program.tensors.values())
+    if needed > gpu.hbm.capacity_bytes:
+        parts = " + ".join(f"{t.name} {t.total_bytes}" for t in program.tensors.values())
+        raise OutOfMemory(
+            f"out of memory: {program.algorithm} needs {needed} B of {gpu.hbm.capacity_bytes} B of HBM: {parts}; "
+            "take a smaller problem, a GPU with more HBM, or an algorithm that does not store S and P (flash)."
+        )
+
+
+def _check_agreement(ready: Prepared, timing: RunTiming) -> None:
+    """The replay moved what the trace says: two countings of the same bytes, made in different ways."""
+    for counts, timed in zip(ready.counts, timing.launches, strict=True):
+        counted, moved = (counts.sram_fill_bytes, counts.sram_store_bytes), (timed.fill_bytes, timed.store_bytes)
+        if counted != moved:
+            raise AssertionError(f"{timed.name}: counted {counted} bytes filled and stored, replayed {moved}")
+
+
+def _machine(gpu: str | Gpu, options: Mapping[str, str] | None) -> tuple[Gpu, str]:
+    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    return (apply_options(machine, options) if options else machine), gpu if isinstance(gpu, str) else gpu.name
+
+
+def _result(
+    algorithm: str, problem: Attention, gpu: Gpu, given_name: str, gpu_options: dict[str, str], ready: Prepared,
+    timing: RunTiming | None, inputs: str, host_bytes: int, lse: bool,
+) -> Result:  # fmt: skip
+    launches = tuple(
+        _launch(gpu, spec.useful_flops, trace, resources, counts, timing.launches[i] if timing else None)
+        for i, (spec, trace, resources, counts) in enumerate(
+            zip(ready.program.launches, ready.traces, ready.resources, ready.counts, strict=True)
+        )
+    )
+    return Result(
+        algorithm=algorithm,
+        gpu=given_name,
+        gpu_options=gpu_options,
+        problem=asdict(problem),
+        tile=asdict(ready.tile),
+        levels=("hbm", "sram"),
+        inputs=inputs,
+        lse=lse,
+        counted_only=timing is None,
+        launches=launches,
+        total=_total(problem, gpu, ready, launches, timing, host_bytes, lse),
+        notes=_notes(gpu),
+    )
+
+
+def _launch(
+    gpu: Gpu, useful_flops: int, trace: LaunchTrace, resources: Resources, counts: Counts, timed: LaunchTiming | None
+) -> Launch:
+    sums = asdict(counts)
+    sums["fill_bytes_by_tensor"] = dict(counts.fill_bytes_by_tensor)
+    sums["store_bytes_by_tensor"] = dict(counts.store_bytes_by_tensor)
+    times: dict[str, Any] = {}
+    if timed is not None:
+        times = {
+            "time_s": timed.time_s,
+            "sm_cycles": timed.time_s * gpu.sm.clock_hz,
+            "bound": _largest(timed.waited),
+            "busy": timed.busy,
+            "waiting_for_memory": timed.waiting_for_memory,
+        }
+    return Launch(
+        name=trace.name,
+        blocks=trace.blocks,
+        blocks_per_sm=resources.blocks_per_sm,
+        limited_by=resources.limited_by,
+        waves=cdiv(trace.blocks, gpu.sm.count * resources.blocks_per_sm),
+        sram_bytes=resources.sram_bytes,
+        registers=resources.registers,
+        registers_from=resources.registers_from,
+        # Two levels: what fills SRAM comes from HBM, what leaves it goes there.
+        hbm_read_bytes=counts.sram_fill_bytes,
+        hbm_write_bytes=counts.sram_store_bytes,
+        l2_dirty_bytes_at_end=0,
+        useful_flops=useful_flops,
+        **sums,
+        **times,
+    )
+
+
+def _total(
+    problem: Attention, gpu: Gpu, ready: Prepared, launches: tuple[Launch, ...], timing: RunTiming | None,
+    host_bytes: int, lse: bool,
+) -> Total:  # fmt: skip
+    names = (
+        "sram_fill_bytes", "sram_fill_requested_bytes", "sram_store_bytes", "sram_store_requested_bytes",
+        "hbm_read_bytes", "hbm_write_bytes", "flops", "useful_flops", "exps", "alu_ops", "tile_operations",
+    )  # fmt: skip
+    sums = {name: sum(getattr(launch, name) for launch in launches) for name in names}
+    hbm_bytes = sums["hbm_read_bytes"] + sums["hbm_write_bytes"]
+    compulsory = compulsory_bytes(problem, lse=lse)
+    # What a block can keep: SRAM, and registers where there are any.
+    on_chip = gpu.sm.sram.capacity_bytes + (4 * gpu.sm.registers.per_sm if gpu.sm.registers else 0)
+    lower = io_lower_bound_bytes(problem, on_chip)
+    return Total(
+        **sums,
+        hbm_bytes=hbm_bytes,
+        peak_hbm_bytes=sum(t.total_bytes for t in ready.program.tensors.values()),
+        compulsory_bytes=compulsory,
+        io_lower_bound_bytes=lower,
+        over_compulsory=ratio(hbm_bytes, compulsory),
+        over_lower_bound=ratio(hbm_bytes, lower),
+        arithmetic_intensity=ratio(sums["useful_flops"], hbm_bytes),
+        host_bytes=host_bytes,
+        **(_total_times(launches, timing) if timing else {}),
+    )
+
+
+def _total_times(launches: tuple[Launch, ...], timing: RunTiming) -> dict[str, Any]:
+    kernels = sum(timed.time_s for timed in timing.launches)
+    total = kernels + timing.launch_overhead_s + timing.host_s
+    # Each kernel's time is split by what its blocks stood still for.
+    causes = {"launch": timing.launch_overhead_s, "host": timing.host_s}
+    busy: dict[str, float] = {}
+    waiting = 0.0
+    for timed in timing.launches:
+        blocked = sum(timed.waited.values())
+        for name, s in timed.waited.items():
+            causes[name] = causes.get(name, 0.0) + (timed.time_s * s / blocked if blocked else 0.0)
+        for name, share in timed.busy.items():
+            busy[name] = busy.get(name, 0.0) + share * timed.time_s
+        waiting += timed.waiting_for_memory * timed.time_s
+    return {
+        "time_s": total,
+        "launch_overhead_s": timing.launch_overhead_s,
+        "host_s": timing.host_s,
+        "bound": _largest(causes),
+        "busy": {name: s / total for name, s in busy.items()} | {"host": timing.host_s / total} if total else {},
+        "waiting_for_memory": waiting / kernels if kernels else 0.0,
+    }
+
+
+def _largest(amounts: Mapping[str, float]) -> str | None:
+    """The name with the largest amount, the first of equals; None if nothing has any."""
+    name = max(amounts, key=lambda key: amounts[key], default=None)
+    return name if name is not None and amounts[name] > 0 else None
+
+
+def _notes(gpu: Gpu) -> tuple[str, ...]:
+    if gpu.l2 is None:
+        return ()
+    return (
+        "The L2 is not simulated: this is the two-level machine of `--l2 none`, "
+        "in which every SRAM fill is an HBM read.",
+    )

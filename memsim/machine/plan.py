@@ -1,0 +1,266 @@
+"""A trace made ready to replay: records as small tuples of integers, durations known, waits and releases placed.
+
+Loads without a ring start where they stand. Loads of a ring start when the loop is entered, as many as there are
+buffers, and then each time a buffer is released, which is after the last use of what it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from memsim.counting import tile_bytes
+from memsim.gpu import Gpu
+from memsim.machine.clock import duration_ps
+from memsim.machine.sm import ALU, EXP, TENSOR
+from memsim.trace import (
+    ELEMENT_BYTES,
+    SECTOR_BYTES,
+    Bound,
+    IllegalTrace,
+    Index,
+    LaunchTrace,
+    Load,
+    Loop,
+    Record,
+    Store,
+    TileRef,
+    Work,
+)
+
+# Step codes. WORK pipe ps sram_ps · WAIT slot · ISSUE slot move · STORE move · LOOP plan · RING_WAIT ring part ·
+# RELEASE ring part
+WORK, WAIT, ISSUE, STORE, LOOP, RING_WAIT, RELEASE = range(7)
+Step = tuple[Any, ...]
+Environment = dict[str, int]
+
+
+class Move:
+    """The bytes and the address of a load or store, as functions of the block and of its innermost loop."""
+
+    def __init__(self, tile: TileRef, loop_symbol: str | None) -> None:
+        t = tile.tensor
+        self._parts = (tile.batch, tile.head, tile.row, tile.col)
+        self._varies = [loop_symbol is not None and part.symbol == loop_symbol for part in self._parts]
+        if any(self._varies[:2]):
+            raise IllegalTrace(f"{t.name}: batch and head cannot depend on a loop variable")
+        self._tile = tile
+        self._element_bytes = ELEMENT_BYTES[t.dtype]
+        self._strides = (t.heads * t.head_bytes, t.head_bytes, t.row_bytes, self._element_bytes)
+        self._extent = (t.rows, t.cols)
+        self._tables: dict[tuple[int, int, int], list[int]] = {}
+        scaled = list(zip(self._parts, self._strides, strict=True))
+        self._constant_address = t.address + sum(part.offset * stride for part, stride in scaled)
+        self._address_terms = [
+            (part.symbol, part.divisor, part.multiplier * stride) for part, stride in scaled if part.symbol is not None
+        ]
+        # Where tiles divide the tensor and every step is whole sectors, all positions move the same bytes.
+        uniform = all(step % SECTOR_BYTES == 0 for _, _, step in self._address_terms) and all(
+            part.symbol is None or (part.multiplier == size and extent % size == 0 and part.offset == 0)
+            for part, size, extent in ((tile.row, tile.rows, t.rows), (tile.col, tile.cols, t.cols))
+        )
+        self._same_bytes = self._bytes(self._constant_address, tile.row.offset, tile.col.offset) if uniform else None
+
+    def at(self, env: Environment) -> tuple[int, int]:
+        """(bytes of whole sectors, address) where nothing depends on the innermost loop."""
+        address = self._constant_address
+        for name, divisor, step in self._address_terms:
+            address += env[name] // divisor * step
+        if self._same_bytes is not None:
+            return self._same_bytes, address
+        return self._bytes(address, _value(self._parts[2], env), _value(self._parts[3], env)), address
+
+    def over(self, env: Environment, stop: int) -> tuple[list[int], int, int]:
+        """(bytes by value of the innermost loop variable, address where it is 0, bytes of address per step)."""
+        batch, head, row, col = (
+            part.offset if varies else _value(part, env) for part, varies in zip(self._parts, self._varies, strict=True)
+        )
+        row_step = self._parts[2].multiplier if self._varies[2] else 0
+        col_step = self._parts[3].multiplier if self._varies[3] else 0
+        address = self._address(batch, head, row, col)
+        step = row_step * self._strides[2] + col_step * self._strides[3]
+        # Blocks whose tiles lie alike in sectors and in the tensor share one table.
+        key = (address % SECTOR_BYTES, *self._inside(row, col))
+        table = self._tables.get(key)
+        if table is None or len(table) < stop:
+            length = max(stop, 2 * len(table or ()))
+            table = self._tables[key] = [
+                self._bytes(address + n * step, row + n * row_step, col + n * col_step) for n in range(length)
+            ]
+        return table, address, step
+
+    def _bytes(self, address: int, row: int, col: int) -> int:
+        # Tensors start on a sector, so the address alone says how a tile lies in its sectors.
+        rows, cols = self._inside(row, col)
+        return tile_bytes(address % SECTOR_BYTES, self._strides[2], rows, cols * self._element_bytes)
+
+    def _inside(self, row: int, col: int) -> tuple[int, int]:
+        rows, cols = self._extent[0] - row, self._extent[1] - col
+        return max(0, min(rows, self._tile.rows)), max(0, min(cols, self._tile.cols))
+
+    def _address(self, batch: int, head: int, row: int, col: int) -> int:
+        per_batch, per_head, per_row, per_col = self._strides
+        return self._tile.tensor.address + batch * per_batch + head * per_head + row * per_row + col * per_col
+
+
+def _value(index: Index, env: Environment) -> int:
+    return index.offset if index.symbol is None else index.at(env[index.symbol])
+
+
+@dataclass
+class RingPlan:
+    """`buffers` that the loads `moves` (of one trip, in order) fill in turn."""
+
+    buffers: int
+    moves: list[int] = field(default_factory=list)
+
+
+@dataclass
+class BodyPlan:
+    """The steps of a block or of one loop trip. `symbol`, `start` and `stop` are those of the loop, if it is one."""
+
+    symbol: str | None
+    start: int | Bound
+    stop: int | Bound
+    moves: list[Move] = field(default_factory=list)
+    rings: list[RingPlan] = field(default_factory=list)
+    prologue: list[tuple[int, int]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass
+class LaunchPlan:
+    """A launch ready to replay: its grid, the body of a block, and how many loads a block keeps track of."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    blocks: int
+    body: BodyPlan
+    slots: int
+
+
+def plan_launch(trace: LaunchTrace, gpu: Gpu) -> LaunchPlan:
+    """The plan of a launch on a machine."""
+    planner = _Planner(gpu)
+    body = planner.body(trace.body, None, 0, 1, frozenset())
+    return LaunchPlan(trace.name, trace.axes, trace.blocks, body, len(planner.slots))
+
+
+class _Planner:
+    def __init__(self, gpu: Gpu) -> None:
+        pipes = gpu.sm.pipes
+        self._clock = gpu.sm.clock_hz
+        self._pipes = pipes
+        self._rates = {EXP: pipes.exp_per_clock["float32"], ALU: pipes.alu_per_clock["float32"]}
+        self._sram_rate = gpu.sm.sram.bandwidth_bytes_per_clock * gpu.sm.clock_hz
+        self.slots: dict[str, int] = {}
+
+    def body(
+        self, records: tuple[Record, ...], symbol: str | None, start: int | Bound, stop: int | Bound,
+        awaited_before: frozenset[str],
+    ) -> BodyPlan:  # fmt: skip
+        plan = BodyPlan(symbol, start, stop)
+        rings = self._rings(records, plan)
+        last_use = {
+            name: position for position, record in enumerate(records) for name in _reads(record) if name in rings
+        }
+        loaded_here = {record.into for record in _all_loads(records)}
+        awaited = set(awaited_before - loaded_here)
+        for position, record in enumerate(records):
+            if isinstance(record, Loop):
+                inner = self.body(record.body, record.symbol, record.start, record.stop, frozenset(awaited))
+                plan.steps.append((LOOP, inner))
+                awaited -= {load.into for load in _all_loads(record.body)}
+                continue
+            if isinstance(record, Load):
+                if record.ring is None:
+                    plan.moves.append(Move(record.tile, symbol))
+                    slot = self.slots.setdefault(record.into, len(self.slots))
+                    plan.steps.append((ISSUE, slot, len(plan.moves) - 1))
+                awaited.discard(record.into)
+                continue
+            for name in _reads(record):
+                if name in awaited:
+                    continue
+                if name in rings:
+                    plan.steps.append((RING_WAIT, *rings[name]))
+                elif name in self.slots:
+                    plan.steps.append((WAIT, self.slots[name]))
+                awaited.add(name)
+            if isinstance(record, Store):
+                plan.moves.append(Move(record.tile, symbol))
+                plan.steps.append((STORE, len(plan.moves) - 1))
+            elif isinstance(record, Work):
+                self._add_work(plan.steps, record)
+            plan.steps += [(RELEASE, *rings[n]) for n in _reads(record) if n in rings and last_use[n] == position]
+        return plan
+
+    def _rings(self, records: tuple[Record, ...], plan: BodyPlan) -> dict[str, tuple[int, int]]:
+        """Where each ring value is: (ring, its place among the ring's loads of one trip)."""
+        places: dict[str, tuple[int, int]] = {}
+        numbers: dict[str, int] = {}
+        order: list[tuple[int, int]] = []
+        for record in records:
+            if isinstance(record, Load) and record.ring is not None:
+                ring = numbers.setdefault(record.ring.name, len(numbers))
+                if ring == len(plan.rings):
+                    plan.rings.append(RingPlan(record.ring.buffers))
+                place = (ring, len(plan.rings[ring].moves))
+                plan.moves.append(Move(record.tile, plan.symbol))
+                plan.rings[ring].moves.append(len(plan.moves) - 1)
+                places[record.into] = place
+                order.append(place)
+        # What a loop starts on entry: the first loads of each ring, in the order in which the body names them.
+        first = []
+        for position, (ring, part) in enumerate(order):
+            parts = len(plan.rings[ring].moves)
+            first += [
+                (trip, position, ring, trip * parts + part)
+                for trip in range(plan.rings[ring].buffers)
+                if trip * parts + part < plan.rings[ring].buffers
+            ]
+        plan.prologue = [(ring, number) for _, _, ring, number in sorted(first)]
+        return places
+
+    def _add_work(self, steps: list[Step], record: Work) -> None:
+        pipe = {"tensor": TENSOR, "exp": EXP, "alu": ALU}[record.pipe]
+        if pipe == TENSOR:
+            rate = self._pipes.dot_flop_per_clock(record.dtype)
+            pipe = TENSOR if self._pipes.dot_pipe(record.dtype) == "tensor" else ALU
+        else:
+            rate = self._rates[pipe]
+        duration = duration_ps(record.amount, rate * self._clock)
+        sram = duration_ps(record.sram_bytes, self._sram_rate)
+        if steps and steps[-1][0] == WORK and steps[-1][1] == pipe:
+            _, _, before, sram_before = steps.pop()
+            duration, sram = before + duration, sram_before + sram
+        if duration or sram:
+            steps.append((WORK, pipe, duration, sram))
+
+
+def _reads(record: Record) -> tuple[str, ...]:
+    if isinstance(record, Work):
+        return record.reads
+    return (record.source,) if isinstance(record, Store) else ()
+
+
+def _all_loads(records: tuple[Record, ...]) -> list[Load]:
+    loads = []
+    for record in records:
+        if isinstance(record, Loop):
+            loads += _all_loads(record.body)
+        elif isinstance(record, Load):
+            loads.append(record)
+    return loads
+
+
+def bound_value(bound: int | Bound, env: Environment) -> int:
+    """A loop bound of one block."""
+    if isinstance(bound, Bound):
+        return int(bound.of_values(np.array([env[bound.symbol]], dtype=np.int64))[0])
+    return bound
+
+
+__all__ = ["SECTOR_BYTES", "BodyPlan", "LaunchPlan", "Move", "bound_value", "plan_launch"]

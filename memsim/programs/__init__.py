@@ -1,0 +1,26 @@
+"""The algorithms, one file each, and the dict that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memsim.attention import Attention
+from memsim.errors import MemsimError
+from memsim.language import Program
+from memsim.programs import flash, flash1, naive
+from memsim.tile import Room, Tile
+
+Builder = Callable[[Attention, Tile, Room, bool], Program]
+
+PROGRAMS: dict[str, Builder] = {"naive": naive.build, "flash": flash.build, "flash1": flash1.build}
+
+
+def build_program(algorithm: str, problem: Attention, tile: Tile, room: Room, *, lse: bool = False) -> Program:
+    """The program of an algorithm for a problem, a tile and a machine's room. `lse` also stores the log-sum-exp.
+
+    Raises `MemsimError` for an unknown algorithm or a tile whose shape the machine cannot run.
+    """
+    if algorithm not in PROGRAMS:
+        raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
+    room.check_tile(tile)
+    return PROGRAMS[algorithm](problem, tile, room, lse)

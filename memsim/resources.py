@@ -1,0 +1,161 @@
+"""What one block takes of an SM: SRAM, registers, warps; and so how many blocks an SM holds at once.
+
+SRAM comes from the program's own buffers by the rules of docs/design.md ("SRAM of a block"); registers from a table
+of compiled kernels where it has the tile, else from a stated estimate.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+from memsim.attention import Attention
+from memsim.errors import TileDoesNotFit
+from memsim.gpu import Gpu, Sm
+from memsim.tile import Room, Tile, cdiv
+from memsim.trace import Buffer, LaunchTrace
+
+WARP_THREADS = 32
+
+# Registers of the compiled sm_90 flash kernels against their float32 accumulators per thread: 1.2 · accumulators
+# + 48 is 13 % off on average over the table and 44 % at worst.
+ESTIMATED_REGISTERS_PER_ACCUMULATOR = 1.2
+ESTIMATED_REGISTERS_BASE = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one block of a launch takes, and how many such blocks an SM holds.
+
+    `registers` are per thread (None on a machine without them), `registers_from` is "table", "estimate", "given" or
+    "none". `limited_by` names what keeps a further block out: sram, registers, warps or blocks.
+    """
+
+    sram_bytes: int
+    registers: int | None
+    registers_from: str
+    blocks_per_sm: int
+    limited_by: str
+
+
+def room_of(gpu: Gpu) -> Room:
+    """Where a block of this machine may keep things."""
+    return Room(
+        registers=gpu.sm.registers is not None,
+        sram_limit_bytes=gpu.sm.sram.block_limit_bytes,
+        mma_tiles=gpu.architecture is not None,
+        architecture=gpu.architecture,
+    )
+
+
+def blocks_per_sm(sm: Sm, sram_bytes: int, registers: int | None, num_warps: int) -> tuple[int, str]:
+    """Blocks that fit on one SM together, and the limit that decides.
+
+    Registers per thread are rounded up to `thread_unit`, allocated per warp in units of `warp_unit`, for the block's
+    warps rounded up to `sm.warp_unit`; SRAM per block counts what the machine reserves for it.
+    """
+    limits = {
+        "sram": sm.sram.capacity_bytes // max(1, sram_bytes + sm.sram.reserved_per_block_bytes),
+        "warps": sm.max_warps // num_warps,
+        "blocks": sm.max_blocks,
+    }
+    if sm.registers is not None and registers is not None:
+        per_thread = cdiv(registers, sm.registers.thread_unit) * sm.registers.thread_unit
+        per_warp = cdiv(per_thread * WARP_THREADS, sm.registers.warp_unit) * sm.registers.warp_unit
+        warps = cdiv(num_warps, sm.warp_unit) * sm.warp_unit
+        limits["registers"] = sm.registers.per_sm // (per_warp * warps)
+    limiter = min(limits, key=lambda name: limits[name])
+    return limits[limiter], limiter
+
+
+def resources_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -> Resources:
+    """The resources of one launch. Raises `TileDoesNotFit`, with the sum spelled out, if not one block fits."""
+    sram_parts = [*trace.buffers, *_compiler_sram(gpu, trace, problem, tile)]
+    sram_bytes = sum(b.count * b.bytes for b in sram_parts)
+    limit = gpu.sm.sram.block_limit_bytes
+    if sram_bytes > limit:
+        raise TileDoesNotFit(
+            f"{trace.name} with tile {tile} needs {sram_bytes} B of {limit} B: {spelled_sum(sram_parts)}; "
+            "take a smaller tile or fewer stages."
+        )
+    registers, source = registers_of(gpu, trace, problem, tile)
+    blocks, limiter = blocks_per_sm(gpu.sm, sram_bytes, registers, tile.num_warps)
+    if blocks == 0:
+        raise TileDoesNotFit(
+            f"{trace.name} with tile {tile} does not fit on an SM of {gpu.name}: "
+            + {
+                "warps": f"it has {tile.num_warps} warps and an SM holds {gpu.sm.max_warps}",
+                "registers": f"{tile.num_warps} warps of {registers} registers a thread need more than the SM's "
+                f"{gpu.sm.registers.per_sm if gpu.sm.registers else 0} registers",
+            }.get(limiter, f"it needs {sram_bytes} B of SRAM and the reserve of {gpu.sm.sram.capacity_bytes} B")
+            + "; take fewer warps or a smaller tile."
+        )
+    return Resources(sram_bytes, registers, source, blocks, limiter)
+
+
+def spelled_sum(parts: list[Buffer]) -> str:
+    """`Q 32768 + K 4×32768 + V 4×32768`."""
+    return " + ".join(f"{b.name} {b.bytes}" if b.count == 1 else f"{b.name} {b.count}×{b.bytes}" for b in parts)
+
+
+def _compiler_sram(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -> list[Buffer]:
+    """SRAM that Triton adds to a program's own buffers (compiled with 3.6 and 3.9; docs/design.md)."""
+    if gpu.architecture is None:
+        return []
+    extra = []
+    if trace.name == "softmax" and tile.num_warps > 1:
+        # Each warp leaves its part of the row's maximum and sum for the others.
+        extra.append(Buffer("reduction", 1, 4 * tile.num_warps))
+    if trace.name == "flash":
+        if gpu.architecture in ("sm_80", "sm_86", "sm_89", "sm_120"):
+            width = room_of(gpu).padded_width(problem.head_dim)
+            if (tile.block_m, width) == (64, 128) and problem.dtype_bytes == 2:
+                extra.append(Buffer("P", 1, 2 * tile.block_m * tile.block_n))
+        elif gpu.architecture == "sm_100":
+            extra += _blackwell_extra(tile)
+    return extra
+
+
+def _blackwell_extra(tile: Tile) -> list[Buffer]:
+    """Barriers of the asynchronous matrix products, and the row sums that two warpgroups exchange."""
+    if tile.num_stages == 1:
+        # The sums then share room with K and V; what is left over varies by tile.
+        return [Buffer("barriers", 1, 4096 if tile.num_warps > 4 else 1024 if tile.block_n >= 128 else 8)]
+    extra = [Buffer("barriers", 1, 32)]
+    if tile.num_warps > 4:
+        extra.append(Buffer("reduction", 1, 4 * tile.block_m))
+    return extra
+
+
+def registers_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -> tuple[int | None, str]:
+    """(registers per thread, where the figure comes from)."""
+    if gpu.sm.registers is None:
+        return None, "none"
+    key = (
+        trace.name, gpu.architecture, "float16" if problem.dtype == "bfloat16" else problem.dtype, problem.head_dim,
+        problem.causal and trace.name == "flash", tile.block_m, tile.block_n, tile.num_warps, tile.num_stages,
+    )  # fmt: skip
+    if key in _compiled():
+        return min(_compiled()[key], gpu.sm.registers.per_thread_limit), "table"
+    threads = tile.num_warps * WARP_THREADS
+    accumulators = sum(b.count * b.bytes for b in trace.accumulators) / 4 / threads
+    if trace.name == "softmax":
+        # 20, 23 and 32 registers at 4, 8 and 16 elements a thread (ncu on an H200).
+        estimate = 16 + accumulators
+    else:
+        estimate = ESTIMATED_REGISTERS_BASE + ESTIMATED_REGISTERS_PER_ACCUMULATOR * accumulators
+    return min(int(estimate), gpu.sm.registers.per_thread_limit), "estimate"
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> dict[tuple[object, ...], int]:
+    with files("memsim").joinpath("data/compiled.csv").open(encoding="utf-8") as lines:
+        return {
+            (
+                row["kernel"], row["architecture"], row["dtype"], int(row["head_dim"]), row["causal"] == "1",
+                int(row["block_m"]), int(row["block_n"]), int(row["num_warps"]), int(row["num_stages"]),
+            ): int(row["registers"])
+            for row in csv.DictReader(lines)
+        }  # fmt: skip

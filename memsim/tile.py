@@ -1,0 +1,88 @@
+"""The tile: how much of the problem one thread block works on, and where its values live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memsim.errors import MemsimError
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """block_m rows of Q by block_n rows of K and V, worked on by num_warps warps with num_stages buffers."""
+
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def __post_init__(self) -> None:
+        faults = []
+        for name, most in (("block_m", 2**16), ("block_n", 2**16), ("num_warps", 32), ("num_stages", 64)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                faults.append(f"{name} is {value!r}; it must be a whole number between 1 and {most}.")
+        if not faults and self.num_warps & (self.num_warps - 1):
+            faults.append(f"num_warps is {self.num_warps}; it must be a power of two.")
+        if faults:
+            raise MemsimError(faults)
+
+    def __str__(self) -> str:
+        return f"{self.block_m}×{self.block_n}, {self.num_warps} warps, {self.num_stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class RingRule:
+    """Buffers each streamed tensor gets; `shared` means that K and V take turns in the same ones."""
+
+    buffers: int
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a block may keep things.
+
+    `registers`: the SM has a register file, so accumulators, S, P, m and l do not count against SRAM.
+    `sram_limit_bytes`: the most SRAM one block may use, whatever the machine reserves already taken off.
+    `mma_tiles`: tiles must suit tensor instructions, which take powers of two of at least 16.
+    """
+
+    registers: bool
+    sram_limit_bytes: int
+    mma_tiles: bool
+    architecture: str | None
+
+    def ring(self, num_stages: int) -> RingRule:
+        """Buffers of a loop with num_stages stages; a single stage does not pipeline, and K and V take turns.
+
+        sm_90 and later keep num_stages buffers in flight. sm_80 to sm_89 and sm_120 issue the copy of the next
+        tile only after a buffer is read, so they hold one fewer (Triton 3.6 and 3.9, compiled; docs/design.md,
+        "SRAM of a block").
+        """
+        if num_stages == 1:
+            return RingRule(1, shared=True)
+        if self.architecture in ("sm_80", "sm_86", "sm_89", "sm_120"):
+            return RingRule(num_stages - 1, shared=False)
+        return RingRule(num_stages, shared=False)
+
+    def padded_width(self, head_dim: int) -> int:
+        """Columns a tile of head_dim takes in SRAM: the next power of two of at least 16 where MMA tiles rule."""
+        return max(16, 1 << (head_dim - 1).bit_length()) if self.mma_tiles else head_dim
+
+    def check_tile(self, tile: Tile) -> None:
+        """Refuse block sizes that the tensor instructions of a real GPU cannot take."""
+        if not self.mma_tiles:
+            return
+        faults = [
+            f"{name} is {value}; this GPU's tensor instructions take powers of two of at least 16."
+            for name, value in (("block_m", tile.block_m), ("block_n", tile.block_n))
+            if value < 16 or value & (value - 1)
+        ]
+        if faults:
+            raise MemsimError(faults)
+
+
+def cdiv(a: int, b: int) -> int:
+    """Quotient rounded up."""
+    return -(-a // b)

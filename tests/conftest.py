@@ -1,0 +1,26 @@
+"""Hypothesis profiles, and which memsim the tests are about."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# `ci` draws the same examples in every run; `thorough` draws new ones, and many more.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("ci"), derandomize=False, max_examples=2_000)
+settings.load_profile(os.environ.get("MEMSIM_HYPOTHESIS") or "ci")
+
+# A Python that a test starts finds memsim where this one does, not in the current directory.
+os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stop a run that is meant for the installed wheel but would import the checkout."""
+    spec = find_spec("memsim")
+    origin = spec.origin if spec else None
+    if os.environ.get("MEMSIM_TEST_INSTALLED") and (
+        origin is None or Path(origin).is_relative_to(config.rootpath / "memsim")
+    ):
+        raise pytest.UsageError(f"these tests are for an installed memsim, but import memsim finds {origin}")
