@@ -64,11 +64,11 @@ def parse(app: App, specs: Mapping[str, Spec], tokens: Sequence[str], console: C
     """
     faults = Faults()
     try:
-        command, bound, _, _ = app.parse_known_args(list(tokens), console=console)
+        command, bound = _bind(app, tokens, console)
     except MissingArgumentError as error:
         # Whatever follows an option is its value, so it can only be the last token that lacks one.
         faults.append(f"{error.keyword or tokens[-1]} needs a value after it.")
-        command, bound, _, _ = app.parse_known_args(list(tokens[:-1]), console=console)
+        command, bound = _bind(app, tokens[:-1], console)
     except CycloptsError as error:
         raise MemsimError(_sentence(error, specs)) from None
     if not hasattr(command, "memsim_command"):
@@ -76,6 +76,12 @@ def parse(app: App, specs: Mapping[str, Spec], tokens: Sequence[str], console: C
         return None
     spec = specs[command.memsim_command]
     return _line(spec, _positionals(spec, bound.args, faults), bound.kwargs, faults)
+
+
+def _bind(app: App, tokens: Sequence[str], console: Console) -> tuple[Callable[..., Any], inspect.BoundArguments]:
+    """The command that the tokens name, and them bound to its signature; "--" is a token like any other."""
+    command, bound, _, _ = app.parse_known_args(list(tokens), console=console, end_of_options_delimiter="")
+    return command, bound
 
 
 def _command(spec: Spec) -> Callable[..., Any]:
@@ -142,13 +148,13 @@ def _positionals(spec: Spec, tokens: Sequence[str], faults: Faults) -> list[str]
 def _near_option(name: str, names: Sequence[str], spec: Spec) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name[:100], names, 1, 0.6)
+    near = get_close_matches(name[:100], names, 1, 0.6) if len(name) > 3 else []
     return f"did you mean {near[0]}?" if near else f"memsim {spec.name} --help lists them."
 
 
 def _line(spec: Spec, positionals: Sequence[str], given: Given, faults: Faults) -> Line:
     options: dict[str, str] = {}
-    repeated: dict[str, list[str]] = {}
+    repeated: dict[str, list[str]] = {option.name: [] for option in spec.options if option.repeatable}
     for option in spec.options:
         texts = [str(v).lower() if isinstance(v, bool) else v for v in given.get(option.name.replace("-", "_"), ())]
         if not option.flag and any(text.startswith("--") for text in texts):

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from memsim._gpu_files import ALIASES
 from memsim._report_format import NONE, Paragraph, figures, kib, size
 from memsim.gpu import Gpu
 from memsim.units import format_rate
@@ -40,6 +41,7 @@ def gpus_report(gpus: Sequence[Gpu]) -> RenderableType:
     return Group(
         figures(headings, rows),
         "",
+        Paragraph(", ".join(f"{short} is short for {name}" for short, name in ALIASES.items()) + "."),
         Paragraph("memsim gpus NAME prints every field with its source; memsim gpus --template, a file to start from."),
     )
 

@@ -25,6 +25,8 @@ from memsim.trace import LaunchTrace
 DEFAULT_GPU = "h200"
 INPUTS = ("hbm", "host")
 
+SATURATED_SHARE = 0.85
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -126,14 +128,14 @@ def prepare(
         raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
     if isinstance(tile, Tile):
         return _prepare_tile(algorithm, problem, gpu, tile, lse)
-    first_refusal: TileDoesNotFit | None = None
+    refusals = []
     for choice in _default_tiles(algorithm, problem, gpu):
         try:
             return _prepare_tile(algorithm, problem, gpu, replace(choice, **dict(tile or {})), lse)
         except TileDoesNotFit as refusal:
-            first_refusal = first_refusal or refusal
-    assert first_refusal is not None
-    raise first_refusal
+            refusals.append(refusal)
+    # What was asked for is best seen in the first; where nothing was, the last is the smallest tile there is.
+    raise refusals[0] if tile else refusals[-1]
 
 
 def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu) -> list[Tile]:
@@ -226,7 +228,7 @@ def _launch(
         times = {
             "time_s": timed.time_s,
             "sm_cycles": timed.time_s * gpu.sm.clock_hz,
-            "bound": _largest(timed.waited),
+            "bound": _largest(_causes(timed)),
             "busy": timed.busy,
             "waiting_for_memory": timed.waiting_for_memory,
         }
@@ -280,14 +282,12 @@ def _total(
 def _total_times(launches: tuple[Launch, ...], timing: RunTiming) -> dict[str, Any]:
     kernels = sum(timed.time_s for timed in timing.launches)
     total = kernels + timing.launch_overhead_s + timing.host_s
-    # Each kernel's time is split by what its blocks stood still for.
     causes = {"launch": timing.launch_overhead_s, "host": timing.host_s}
     busy: dict[str, float] = {}
     waiting = 0.0
     for timed in timing.launches:
-        blocked = sum(timed.waited.values())
-        for name, s in timed.waited.items():
-            causes[name] = causes.get(name, 0.0) + (timed.time_s * s / blocked if blocked else 0.0)
+        for name, share in _causes(timed).items():
+            causes[name] = causes.get(name, 0.0) + timed.time_s * share
         for name, share in timed.busy.items():
             busy[name] = busy.get(name, 0.0) + share * timed.time_s
         waiting += timed.waiting_for_memory * timed.time_s
@@ -299,6 +299,19 @@ def _total_times(launches: tuple[Launch, ...], timing: RunTiming) -> dict[str, A
         "busy": {name: s / total for name, s in busy.items()} | {"host": timing.host_s / total} if total else {},
         "waiting_for_memory": waiting / kernels if kernels else 0.0,
     }
+
+
+def _causes(timed: LaunchTiming) -> dict[str, float]:
+    """What a launch's time is due to, as shares: the resource that is saturated, else what its blocks stood still for.
+
+    Where one resource is busy nearly all the time, blocks that overlap on it also stand still for others, but
+    relieving those gains at most what is left (benchmarks/bound.py tries it).
+    """
+    busiest = _largest(timed.busy)
+    if busiest is not None and timed.busy[busiest] >= SATURATED_SHARE:
+        return {busiest: 1.0}
+    blocked = sum(timed.waited.values())
+    return {name: s / blocked for name, s in timed.waited.items()} if blocked else {}
 
 
 def _largest(amounts: Mapping[str, float]) -> str | None:

@@ -222,7 +222,7 @@ _WORK = (
 _SUMMARY = (
     _Figure("FLOP per HBM byte", number, lambda part: ratio(part.useful_flops, _hbm_bytes(part))),
     _Figure("× compulsory bytes", number, _of("over_compulsory")),
-    _Figure("× lower bound", number, _of("over_lower_bound")),
+    _Figure("× Saha–Ye bound", number, _of("over_lower_bound")),
     _Figure("peak HBM", size, _of("peak_hbm_bytes")),
 )
 

@@ -6,6 +6,7 @@ buffers, and then each time a buffer is released, which is after the last use of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,12 +41,14 @@ Environment = dict[str, int]
 class Move:
     """The bytes and the address of a load or store, as functions of the block and of its innermost loop."""
 
-    def __init__(self, tile: TileRef, loop_symbol: str | None) -> None:
+    def __init__(self, tile: TileRef, loop_symbol: str | None, axes: Mapping[str, int]) -> None:
         t = tile.tensor
         self._parts = (tile.batch, tile.head, tile.row, tile.col)
         self._varies = [loop_symbol is not None and part.symbol == loop_symbol for part in self._parts]
         if any(self._varies[:2]):
             raise IllegalTrace(f"{t.name}: batch and head cannot depend on a loop variable")
+        if any(varies and part.divisor != 1 for part, varies in zip(self._parts, self._varies, strict=True)):
+            raise IllegalTrace(f"{t.name}: a loop variable cannot be divided")
         self._tile = tile
         self._element_bytes = ELEMENT_BYTES[t.dtype]
         self._strides = (t.heads * t.head_bytes, t.head_bytes, t.row_bytes, self._element_bytes)
@@ -56,9 +59,9 @@ class Move:
         self._address_terms = [
             (part.symbol, part.divisor, part.multiplier * stride) for part, stride in scaled if part.symbol is not None
         ]
-        # Where tiles divide the tensor and every step is whole sectors, all positions move the same bytes.
+        # Where no tile of the grid is clipped and every step is whole sectors, all positions move the same bytes.
         uniform = all(step % SECTOR_BYTES == 0 for _, _, step in self._address_terms) and all(
-            part.symbol is None or (part.multiplier == size and extent % size == 0 and part.offset == 0)
+            part.symbol is None or (part.symbol in axes and part.at(max(0, axes[part.symbol] - 1)) + size <= extent)
             for part, size, extent in ((tile.row, tile.rows, t.rows), (tile.col, tile.cols, t.cols))
         )
         self._same_bytes = self._bytes(self._constant_address, tile.row.offset, tile.col.offset) if uniform else None
@@ -143,14 +146,15 @@ class LaunchPlan:
 
 def plan_launch(trace: LaunchTrace, gpu: Gpu) -> LaunchPlan:
     """The plan of a launch on a machine."""
-    planner = _Planner(gpu)
+    planner = _Planner(gpu, dict(trace.axes))
     body = planner.body(trace.body, None, 0, 1, frozenset())
     return LaunchPlan(trace.name, trace.axes, trace.blocks, body, len(planner.slots))
 
 
 class _Planner:
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, axes: Mapping[str, int]) -> None:
         pipes = gpu.sm.pipes
+        self._axes = axes
         self._clock = gpu.sm.clock_hz
         self._pipes = pipes
         self._rates = {EXP: pipes.exp_per_clock["float32"], ALU: pipes.alu_per_clock["float32"]}
@@ -176,7 +180,7 @@ class _Planner:
                 continue
             if isinstance(record, Load):
                 if record.ring is None:
-                    plan.moves.append(Move(record.tile, symbol))
+                    plan.moves.append(Move(record.tile, symbol, self._axes))
                     slot = self.slots.setdefault(record.into, len(self.slots))
                     plan.steps.append((ISSUE, slot, len(plan.moves) - 1))
                 awaited.discard(record.into)
@@ -190,7 +194,7 @@ class _Planner:
                     plan.steps.append((WAIT, self.slots[name]))
                 awaited.add(name)
             if isinstance(record, Store):
-                plan.moves.append(Move(record.tile, symbol))
+                plan.moves.append(Move(record.tile, symbol, self._axes))
                 plan.steps.append((STORE, len(plan.moves) - 1))
             elif isinstance(record, Work):
                 self._add_work(plan.steps, record)
@@ -208,7 +212,7 @@ class _Planner:
                 if ring == len(plan.rings):
                     plan.rings.append(RingPlan(record.ring.buffers))
                 place = (ring, len(plan.rings[ring].moves))
-                plan.moves.append(Move(record.tile, plan.symbol))
+                plan.moves.append(Move(record.tile, plan.symbol, self._axes))
                 plan.rings[ring].moves.append(len(plan.moves) - 1)
                 places[record.into] = place
                 order.append(place)

@@ -140,7 +140,10 @@ class _LaunchRun:
         self.end_ps = max(self._last_block_end_ps, self._last_landing_ps)
         total = max(1, self.end_ps - start)
         drain = self.end_ps - self._last_block_end_ps
-        self._waited_ps[_HBM] += drain * len(self._sms)
+        # Every SM waits for the last store to land: for its latency at most, for queues and transfer beyond that.
+        by_latency = min(drain, hbm.latency_ps)
+        self._waited_ps[_LATENCY] += by_latency * len(self._sms)
+        self._waited_ps[_HBM] += (drain - by_latency) * len(self._sms)
         busy = {
             name: sum(sm.busy_ps[pipe] for sm in self._sms) / (total * self._sm_count)
             for pipe, name in enumerate(PIPE_NAMES)

@@ -14,7 +14,10 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_output_shown_is_the_output_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_shown_is_the_output_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as stop:
         main(["compare", "--gpu", "two-level"])
     assert not stop.value.code

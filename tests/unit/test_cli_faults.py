@@ -1,0 +1,115 @@
+"""What the command line says of bad input: code 2 and one plain sentence per fault."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+
+from memsim import cli
+
+SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
+
+
+def memsim_(*args: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(args)
+    return code, out.getvalue(), err.getvalue()
+
+
+BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("simulat",), ('there is no command "simulat": did you mean simulate?',)),
+    (
+        ("--gpu", "h200"),
+        ('there is no option "--gpu" before a command: give one of gpus, compare, simulate, sweep first.',),
+    ),
+    (("simulate",), ("simulate needs an ALGORITHM: choose one of naive, flash, flash1.",)),
+    (("simulate", "flsh"), ('there is no algorithm "flsh": choose one of naive, flash, flash1.',)),
+    (("simulate", "flash", "naive"), ('"naive" is one word too many: memsim simulate takes one ALGORITHM.',)),
+    (("compare", "flash"), ('"flash" is one word too many: memsim compare takes options only.',)),
+    (("compare", "--head", "3"), ('there is no option "--head": did you mean --heads?',)),
+    (("simulate", "--head", "3", "flash"), ('there is no option "--head": did you mean --heads?',)),
+    (("compare", "--load-path", "pointer"), ('there is no option "--load-path": memsim compare --help lists them.',)),
+    (("compare", "--heads"), ("--heads needs a value after it.",)),
+    (("compare", "--heads", "--causal"), ('--heads needs a value after it, but "--causal" follows.',)),
+    (("compare", "--heads", "--"), ('--heads needs a value after it, but "--" follows.',)),
+    (("compare", "--set", "--json"), ('--set needs a value after it, but "--json" follows.',)),
+    (("simulate", "--", "flash"), ('there is no option "--": memsim simulate --help lists them.',)),
+    (("compare", "--heads", "3", "--heads", "3"), ("--heads is given 2 times: give it once.",)),
+    (("compare", "--json", "--json"), ("--json is given 2 times: give it once.",)),
+    (("compare", "--causal=maybe"), ('--causal is "maybe": it is a flag, give it without a value.',)),
+    (("compare", "--lse", "--no-lse"), ("--lse or --no-lse is given 2 times: give it once.",)),
+    (("compare", "--heads="), ('heads is "", which is not a finite number: ',)),
+    (("compare", "--heads", "1.5"), ('heads is "1.5", which does not come out whole: ',)),
+    (("compare", "--seq-len", "-5"), ('seq-len is "-5", which is negative: give zero or more.',)),
+    (("compare", "--seq-len", "1e400"), ('seq-len is "1e400", which is too large or too finely written: ',)),
+    (("compare", "--seq-len", "8Ti"), ('seq-len is "8Ti", which has an unknown unit "Ti": ',)),
+    (("compare", "--seq-len", "1e15"), ("seq_len is 1000000000000000; it must lie between 0 and 2^40.",)),
+    (("compare", "--heads", "0"), ("heads is 0; it must lie between 1 and 2^40.",)),
+    (("compare", "--scale", "nan"), ('scale is "nan": give a finite number, such as 0.125 or -1.',)),
+    (("compare", "--dtype", "float8"), ("dtype is 'float8'; it must be one of float16, bfloat16, float32.",)),
+    (("compare", "--heads", "33", "--kv-heads", "2"), ("heads must be a multiple of kv_heads.",)),
+    (("compare", "--num-warps", "3"), ("num_warps is 3; it must be a power of two.",)),
+    (("compare", "--inputs", "disk"), ('inputs is "disk"; it must be one of hbm, host.',)),
+    (("compare", "--gpu", "h2OO"), ('There is no GPU and no file called "h2OO": ',)),
+    (("compare", "--gpu", ""), ('There is no GPU and no file called "": ',)),
+    (("compare", "--hbm-bandwidth", "-2TB/s"), ('hbm-bandwidth is "-2TB/s", which is negative: give zero or more.',)),
+    (("compare", "--set", "sm.count"), ('--set is "sm.count": give KEY=VALUE, such as sm.count=66.',)),
+    (("compare", "--set", "sm.cuont=3"), ("sm.cuont is not a field of a GPU: did you mean sm.count?",)),
+    (("compare", "--set", "sm.count=3", "--set", "sm.count=4"), ('"sm.count" is set twice: give it once.',)),
+    (("compare", "--sms", "3", "--set", "sm.count=4"), ("sms sets sm.count, which is given too: give one of them.",)),
+    (
+        ("compare", *SMALL, "--block-m", "1Ki", "--block-n", "1Ki"),
+        ("of 232448 B: ", "; take a smaller tile or fewer stages."),
+    ),
+    (("compare", "--seq-len", "128Ki"), ("out of memory: naive needs ", " B of HBM: Q ", " + S ", " + P ")),
+    (("gpus", "--template", "h200"), ("--template prints one TOML file: ",)),
+    (("gpus", "nope"), ('There is no GPU and no file called "nope": ',)),
+    (("sweep",), ("nothing is varied: give at least one axis with its values, such as seq-len=1Ki,2Ki.",)),
+    (("sweep", "--vary", "seq-len"), ('--vary is "seq-len": give AXIS=V1,V2, such as seq-len=1Ki,2Ki.',)),
+    (("sweep", "--vary", "seq-len="), ("seq-len is varied over an empty value: ",)),
+    (("sweep", "flash", "--vary", "algorithm=flash,naive"), ("algorithm is varied and given too: give one of them.",)),
+    (("sweep", "--vary", "heads=1", "--csv", ""), ('csv is "", which is no file: give the path of a file to write.',)),
+]
+
+
+@pytest.mark.parametrize(("args", "parts"), BAD, ids=[" ".join(args) or "-" for args, _ in BAD])
+def test_bad_input_is_one_sentence_and_code_2(args: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    code, out, err = memsim_(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith("memsim: ") and err.count("\n") == 1 and err[-2] in ".?"
+    for part in parts:
+        assert part in err
+
+
+def test_faults_of_a_command_are_named_together(tmp_path: Path) -> None:
+    code, _, err = memsim_(
+        "simulate", "flush", "--haeds", "3", "--heads", "0", "--seq-len", "x", "--dtype", "int8", "--block-m", "0",
+        "--scale", "inf", "--inputs", "disk", "--set", "sm.cuont=3", "--sms", "many", "--num-stages",
+    )  # fmt: skip
+    assert code == 2
+    lines = err.splitlines()
+    for fragment in (
+        "--num-stages needs", '"--haeds"', '"flush"', "heads is 0", "seq-len is", "dtype is", "block_m is 0",
+        "scale is", "inputs is", "sm.cuont is not", "sms is",
+    ):  # fmt: skip
+        assert sum(fragment in line for line in lines) == 1, fragment
+    assert len(lines) == 11
+    code, _, err = memsim_(
+        "sweep", "--vary", "heads=1,x", "--vary", "nonsense=1", "--vary", "heads=2", "--dtype", "int8",
+        "--csv", str(tmp_path / "no" / "x.csv"),
+    )  # fmt: skip
+    assert code == 2 and len(err.splitlines()) == 5
+
+
+def test_a_directory_is_not_a_gpu_nor_a_csv_file(tmp_path: Path) -> None:
+    code, _, err = memsim_("compare", "--gpu", str(tmp_path))
+    assert code == 2 and "is a directory" in err
+    code, _, err = memsim_("sweep", "--vary", "heads=1", "--csv", str(tmp_path))
+    assert code == 2 and "is no file" in err
+
+
+def test_sentences_stay_on_one_line() -> None:
+    code, _, err = memsim_("compare", "--gpu", "a\nb\x1b[31m", "--dtype", "x\ny", "--heads", "\udcff")
+    assert code == 2 and len(err.splitlines()) == 3 and "\x1b" not in err
