@@ -1,4 +1,4 @@
-"""Is `bound` the resource whose relief saves most? Doubles each resource in turn on random small problems."""
+"""Is `bound` the resource whose relief saves most? Doubles each resource in turn on random problems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import memsim
 from memsim.gpu import override
 
-PROBLEMS = 60
+PROBLEMS = 40
 TWICE = {
     "hbm": ("hbm.bandwidth_bytes_per_s", 2.0),
     "latency": ("hbm.latency_s", 0.5),
@@ -33,8 +33,8 @@ def main() -> None:
         gpu = memsim.load_gpu(rng.choice(("two-level", "h200", "a100-40gb")))
         algorithm = rng.choice(("flash", "flash", "naive"))
         problem = memsim.Attention(
-            heads=rng.choice((4, 16, 40)), seq_len_q=rng.choice((1, 128, 512, 1024)),
-            seq_len_k=rng.choice((128, 512, 1024)), head_dim=rng.choice((32, 64, 128)), causal=rng.random() < 0.3,
+            heads=rng.choice((4, 16, 40)), seq_len_q=rng.choice((1, 128, 1024, 2048)),
+            seq_len_k=rng.choice((128, 1024, 2048)), head_dim=rng.choice((32, 64, 128)), causal=rng.random() < 0.3,
         )  # fmt: skip
         tile = memsim.Tile(
             rng.choice((16, 32, 64, 128)), rng.choice((16, 32, 64, 128)), rng.choice((4, 8)), rng.choice((1, 2, 3))

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from types import TracebackType
 
+from memsim._sweep_table import SweepTable
 from memsim.errors import MemsimError
-from memsim.sweep import SweepTable
 from memsim.units import quoted
 
 
@@ -23,6 +23,8 @@ class CsvFile:
         self.path = path
         try:
             self._target = Path(os.path.realpath(path))
+            if not self._target.exists() and os.path.exists(path):
+                self._target = Path(path)  # /dev/stdout of a pipe leads to no path
             mode = self._mode()
             if path in ("", "-") or (mode is not None and stat.S_ISDIR(mode)):
                 raise MemsimError(f"csv is {quoted(path)}, which is no file: give the path of a file to write.")

@@ -52,9 +52,9 @@ def console_for(stream: TextIO) -> Console:
 
 
 def print_report(report: RenderableType) -> None:
-    """Render a report to standard output."""
+    """Render a report to standard output; a table that is wider than it is printed as wide."""
     page = Page(sys.stdout)
-    console_for(page).print(report)
+    console_for(page).print(report, crop=False)
     write(page.text())
 
 

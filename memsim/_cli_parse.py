@@ -15,7 +15,8 @@ from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CoercionError, CycloptsError, MissingArgumentError, UnknownCommandError
 from rich.console import Console
 
-from memsim._options import Faults, Option, one_of
+from memsim._option_list import GROUPS, Option
+from memsim._options import Faults, one_of
 from memsim.errors import MemsimError
 from memsim.units import quoted
 
@@ -24,12 +25,13 @@ Given = Mapping[str, Sequence[str | bool]]
 
 @dataclass(frozen=True)
 class Spec:
-    """One command: what it takes and what it says about itself."""
+    """One command: what it takes and what it says about itself. `usage` is how it is called, without its options."""
 
     name: str
     help: str
     options: tuple[Option, ...]
     positional: Option | None = None
+    usage: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def build_app(specs: Iterable[Spec], version: str, about: str) -> App:
     """The cyclopts application of these commands."""
     app = App(name="memsim", version=version, help=about, default_parameter=Parameter(negative=(), show_default=False))
     for spec in specs:
-        app.command(_command(spec), name=spec.name, help=spec.help)
+        usage = " ".join(("Usage: memsim", spec.name, *([spec.usage] if spec.usage else []), "[OPTIONS]"))
+        app.command(_command(spec), name=spec.name, help=spec.help, usage=usage)
     return app
 
 
@@ -63,14 +66,23 @@ def parse(app: App, specs: Mapping[str, Spec], tokens: Sequence[str], console: C
     Raises `MemsimError` where the line is not even that of a command.
     """
     faults = Faults()
-    try:
-        command, bound = _bind(app, tokens, console)
-    except MissingArgumentError as error:
-        # Whatever follows an option is its value, so it can only be the last token that lacks one.
-        faults.append(f"{error.keyword or tokens[-1]} needs a value after it.")
-        command, bound = _bind(app, tokens[:-1], console)
-    except CycloptsError as error:
-        raise MemsimError(_sentence(error, specs)) from None
+    bound = None
+    while bound is None:
+        try:
+            command, bound = _bind(app, tokens, console)
+        except MissingArgumentError as error:
+            # Whatever follows an option is its value, so it can only be the last token that lacks one.
+            faults.append(f"{error.keyword or tokens[-1]} needs a value after it.")
+            tokens = tokens[:-1]
+        except CoercionError as error:
+            # Only a flag's value is not taken as it is. Without it the rest can still be judged.
+            flag = f"{error.token.keyword}={error.token.value}" if error.token else ""
+            if flag not in tokens:
+                raise MemsimError(_sentence(error, specs)) from None
+            faults.append(_sentence(error, specs))
+            tokens = [token for token in tokens if token != flag]
+        except CycloptsError as error:
+            raise MemsimError(_sentence(error, specs)) from None
     if not hasattr(command, "memsim_command"):
         command(*bound.args, **bound.kwargs)
         return None
@@ -96,11 +108,21 @@ def _command(spec: Spec) -> Callable[..., Any]:
             "positionals",
             inspect.Parameter.VAR_POSITIONAL,
             annotation=Annotated[
-                str, Parameter(name=name, help=about, allow_leading_hyphen=True, show=spec.positional is not None)
+                str,
+                Parameter(
+                    name=name,
+                    help=about,
+                    allow_leading_hyphen=True,
+                    show=spec.positional is not None,
+                    show_default=(spec.positional and spec.positional.default) or False,
+                ),
             ],
         )
     ]
-    groups = {option.group: Group(option.group, sort_key=i) for i, option in enumerate(spec.options)}
+    groups = {
+        option.group: Group(option.group, help=GROUPS.get(option.group, ""), sort_key=i)
+        for i, option in enumerate(spec.options)
+    }
     for option in spec.options:
         parameter = Parameter(
             name=f"--{option.name}",
@@ -109,6 +131,8 @@ def _command(spec: Spec) -> Callable[..., Any]:
             negative=f"--{option.negative}" if option.negative else (),
             allow_leading_hyphen=not option.flag,
             n_tokens=None if option.flag else 1,
+            metavar=None if option.flag else option.value,
+            show_default=option.default or False,
         )
         kind = list[bool] if option.flag else list[str]
         parameters.append(

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, where a person watches and the run takes more than a moment."""
+"""On standard error: a progress bar where a person watches and the run takes more than a moment, else a line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from memsim._cli_output import console_for, is_terminal_stderr
+from memsim._cli_output import console_for, is_terminal_stderr, say
+from memsim._options import Request
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _A_MOMENT_S = 1.0
+_MANY_OPERATIONS = 5_000_000
 
 
 class ProgressBar:
@@ -49,3 +51,21 @@ class ProgressBar:
                 self._progress.update(earlier, visible=False)
             self._tasks[name] = self._progress.add_task(name, total=total)
         self._progress.update(self._tasks[name], completed=done)
+
+
+class ReplayNotice:
+    """Says once, before it starts, that a replay is long, where no bar shows it. Runs that follow are added up."""
+
+    def __init__(self) -> None:
+        self._quiet = is_terminal_stderr()
+        self._operations = 0
+
+    def about(self, request: Request, *algorithms: str) -> None:
+        """Say so if the replays of these algorithms, with all before them, are long."""
+        if self._quiet or request.count_only:
+            return
+        self._operations += request.tile_operations(*algorithms)
+        if self._operations > _MANY_OPERATIONS:
+            self._quiet = True
+            millions = f"{self._operations / 1e6:,.0f} million tile operations"
+            say(f"replaying {millions}; --count-only answers at once.")

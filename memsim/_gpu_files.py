@@ -31,12 +31,13 @@ _QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|#.*""")
 
 @dataclass(frozen=True)
 class Key:
-    """One dotted key that a machine description may have."""
+    """One dotted key that a machine description may have; `least` is the least number it takes."""
 
     description: str
     right: str
     required: bool
     children: tuple[str, ...] = ()
+    least: float = 0.0
 
 
 @functools.cache
@@ -65,10 +66,10 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Key]]:
             choices = _rule(dtype).choices
             yield key, Key(description, f"the table [{key}] with any of {', '.join(choices)}", required, choices)
             for choice in choices:
-                yield f"{key}.{choice}", Key(f"for {choice}", _rule(rate).right, required=False)
+                yield f"{key}.{choice}", Key(f"for {choice}", _rule(rate).right, False, least=_rule(rate).low)
         else:
             rule = field.metadata[0] if field.metadata else _rule(kind)
-            yield key, Key(description, _right(rule), required)
+            yield key, Key(description, _right(rule), required, least=getattr(rule, "low", 0.0))
 
 
 def _without_none(kind: Any) -> Any:

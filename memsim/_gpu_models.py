@@ -123,9 +123,7 @@ class Hbm(_Part):
 
     capacity_bytes: _Bytes = Field(description="bytes that tensors may take")
     bandwidth_bytes_per_s: _BytesPerSecond = Field(description="reads and writes together")
-    latency_s: _Seconds = Field(
-        description="from an SM's request to its data, the L2 miss included, nothing else moving"
-    )
+    latency_s: _Seconds = Field(description="from an SM's request to its data, L2 miss included, nothing else moving")
 
 
 class L2(_Part):
@@ -227,7 +225,7 @@ class Gpu(_Part):
     """One machine. Bytes, seconds, hertz, and rates of one SM per clock."""
 
     name: Annotated[str, Text(r"[!-~]([ -~]{0,98}[!-~])?", "1 to 100 plain characters")] = Field(
-        description="how reports call it"
+        description="what refusals and memsim gpus call it; reports print the name given on the command line"
     )
     architecture: Annotated[str, Text(r"sm_[0-9]{2,3}", 'a compute capability such as "sm_90", or left out')] | None = (
         Field(default=None, description="the compute capability, for what depends on the compiler")

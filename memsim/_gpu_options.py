@@ -9,12 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from memsim._gpu_files import Table, field_of, gpu_from_table, named, suggestion, table_of, with_sources
+from memsim._gpu_files import Table, field_of, gpu_from_table, keys, named, suggestion, table_of, with_sources
 from memsim._gpu_models import Gpu
 from memsim.errors import MemsimError
-from memsim.units import parse_bandwidth, parse_bytes, parse_count, parse_hertz, parse_number, parse_seconds
+from memsim.units import parse_bandwidth, parse_bytes, parse_count, parse_hertz, parse_number, parse_seconds, quoted
 
-_BY_SUFFIX: Mapping[str, Callable[[str, str], float]] = {
+_Parse = Callable[[str, str, float], float]
+
+_BY_SUFFIX: Mapping[str, _Parse] = {
     "_bytes_per_s": parse_bandwidth,
     "_bytes_per_clock": parse_number,
     "_per_clock": parse_number,
@@ -30,24 +32,27 @@ _GIVEN = "given by the caller in place of the file's"
 class ShortOption:
     """One short name for what is often changed: how its text is read and which fields follow from it.
 
-    `changes` gets the machine's table with all other changes made, for what depends on them.
+    `changes` gets the machine's table with all other changes made, for what depends on them. `value` is what help
+    calls its text.
     """
 
     parse: Callable[[str, str], Any]
     changes: Callable[[Table, Any], Mapping[str, Any]]
     help: str
+    value: str
 
 
-def _field(key: str, parse: Callable[[str, str], Any], text: str) -> ShortOption:
-    return ShortOption(parse, lambda table, value: {key: value}, text)
+def _field(key: str, parse: _Parse, text: str, value: str) -> ShortOption:
+    return ShortOption(_reader(key, parse), lambda table, read: {key: read}, text, value)
 
 
-def _bytes_or_none(text: str, name: str) -> int | None:
-    return None if text == "none" else parse_bytes(text, name)
+def _reader(key: str, parse: _Parse) -> Callable[[str, str], float]:
+    return lambda text, name: parse(text, name, keys()[key].least)
 
 
-def _l2(table: Table, capacity_bytes: int | None) -> Mapping[str, Any]:
-    return {"l2": None} if capacity_bytes is None else {"l2.capacity_bytes": capacity_bytes}
+def _no_l2(text: str, name: str) -> None:
+    if text != "none":
+        raise MemsimError(f"{name} is {quoted(text)}, but an L2 is not simulated yet, whatever its size: give none.")
 
 
 def _sram(table: Table, capacity_bytes: int) -> Mapping[str, Any]:
@@ -66,23 +71,28 @@ def _sram_bandwidth(table: Table, bytes_per_s: float) -> Mapping[str, Any]:
 
 
 SHORT_OPTIONS: Mapping[str, ShortOption] = {
-    "hbm-capacity": _field("hbm.capacity_bytes", parse_bytes, "size of HBM, such as 24GB"),
-    "hbm-bandwidth": _field("hbm.bandwidth_bytes_per_s", parse_bandwidth, "bandwidth of HBM, such as 2TB/s"),
-    "hbm-latency": _field("hbm.latency_s", parse_seconds, "latency of HBM, such as 600ns"),
-    "l2": ShortOption(_bytes_or_none, _l2, 'size of the L2, such as 50MB, or "none"'),
-    "sms": _field("sm.count", parse_count, "number of SMs"),
-    "clock": _field("sm.clock_hz", parse_hertz, "clock of the SMs, such as 1.7GHz"),
+    "hbm-capacity": _field("hbm.capacity_bytes", parse_bytes, "size of HBM, such as 24GB", "SIZE"),
+    "hbm-bandwidth": _field("hbm.bandwidth_bytes_per_s", parse_bandwidth, "bandwidth of HBM, such as 2TB/s", "RATE"),
+    "hbm-latency": _field("hbm.latency_s", parse_seconds, "latency of HBM, such as 600ns", "TIME"),
+    "l2": ShortOption(
+        _no_l2, lambda table, read: {"l2": None}, "only none for now: an L2 is not simulated yet, whatever its size",
+        "none",
+    ),
+    "sms": _field("sm.count", parse_count, "number of SMs", "N"),
+    "clock": _field("sm.clock_hz", parse_hertz, "clock of the SMs, such as 1.7GHz", "CLOCK"),
     "sram": ShortOption(
-        parse_bytes, _sram, "SRAM of one SM, such as 96KiB; a block may use all of it but what is reserved"
+        _reader("sm.sram.capacity_bytes", parse_bytes), _sram,
+        "SRAM of one SM, such as 96KiB; a block may use all of it but what is reserved", "SIZE",
     ),
     "sram-bandwidth": ShortOption(
-        parse_bandwidth, _sram_bandwidth, "SRAM bandwidth of all SMs together, such as 20TB/s"
+        _reader("sm.sram.bandwidth_bytes_per_clock", parse_bandwidth), _sram_bandwidth,
+        "SRAM bandwidth of all SMs together, such as 20TB/s", "RATE",
     ),
-    "launch-overhead": _field("launch.overhead_s", parse_seconds, "time that a launch costs, such as 4us"),
+    "launch-overhead": _field("launch.overhead_s", parse_seconds, "time that a launch costs, such as 4us", "TIME"),
     "host-bandwidth": _field(
-        "host.bandwidth_bytes_per_s", parse_bandwidth, "bandwidth of the host link, such as 50GB/s"
+        "host.bandwidth_bytes_per_s", parse_bandwidth, "bandwidth of the host link, such as 50GB/s", "RATE"
     ),
-}
+}  # fmt: skip
 """The short names, without the leading dashes."""
 
 _LAST = ("sram", "sram-bandwidth")  # they follow from fields that other options may set
@@ -113,7 +123,7 @@ def apply_options(gpu: Gpu, options: Mapping[str, str]) -> Gpu:
             if name in SHORT_OPTIONS:
                 short[name] = SHORT_OPTIONS[name].parse(text, name)
             else:
-                changes[name] = _value(name, text)
+                changes[name] = read_field(name, text)
         except MemsimError as error:
             faults += error.faults
     if faults:
@@ -130,8 +140,8 @@ def apply_options(gpu: Gpu, options: Mapping[str, str]) -> Gpu:
     return _checked(gpu, table, changes)
 
 
-def _value(key: str, text: str) -> Any:
-    """The value that `text` means for the field at `key`."""
+def read_field(key: str, text: str) -> Any:
+    """The value that `text` means for the field at `key`. Raises if it means none, whatever the machine."""
     known = field_of(key)
     if known is None:
         near = [] if "." in key else get_close_matches(key[:100], SHORT_OPTIONS, 1, 0.7)
@@ -147,8 +157,8 @@ def _value(key: str, text: str) -> Any:
     table, _, name = key.rpartition(".")
     for suffix, parse in _BY_SUFFIX.items():
         if name.endswith(suffix) or table.endswith(suffix):
-            return parse(text, key)
-    return parse_count(text, key)
+            return parse(text, key, known.least)
+    return parse_count(text, key, known.least)
 
 
 def _replace(table: Table, changes: Mapping[str, Any]) -> None:

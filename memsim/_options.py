@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from memsim._option_list import AXES, PROBLEM, TILE
 from memsim.api import DEFAULT_GPU, INPUTS, compare, simulate
 from memsim.attention import DTYPE_BYTES, Attention
 from memsim.errors import MemsimError
@@ -19,56 +22,6 @@ from memsim.units import parse_count, parse_number, quoted
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option without its leading dashes. A flag takes no value; `negative` is the flag that says false."""
-
-    name: str
-    group: str
-    help: str
-    flag: bool = False
-    negative: str | None = None
-    repeatable: bool = False
-
-
-def _table(*options: Option) -> dict[str, Option]:
-    return {option.name: option for option in options}
-
-
-PROBLEM = _table(
-    Option("batch", "Problem", "Sequences."),
-    Option("heads", "Problem", "Heads of Q."),
-    Option("kv-heads", "Problem", "Heads of K and V; as many as heads if not given."),
-    Option("seq-len", "Problem", "Rows of Q and of K and V; counts may be written 2Ki."),
-    Option("seq-len-q", "Problem", "Rows of Q, where they differ."),
-    Option("seq-len-k", "Problem", "Rows of K and V, where they differ."),
-    Option("head-dim", "Problem", "Width of a row of Q, K and V."),
-    Option("dtype", "Problem", f"One of {', '.join(DTYPE_BYTES)}."),
-    Option("causal", "Problem", "A row sees the keys up to its own position only.", flag=True),
-    Option("scale", "Problem", "Factor on the scores; 1/sqrt(head_dim) if not given."),
-)
-TILE = _table(
-    Option("block-m", "Tile", "Rows of Q of one block."),
-    Option("block-n", "Tile", "Rows of K and V of one step."),
-    Option("num-warps", "Tile", "Warps of one block."),
-    Option("num-stages", "Tile", "Buffers of the K/V ring."),
-)
-MACHINE = _table(
-    Option(
-        "gpu",
-        "GPU",
-        f"Name of a shipped GPU (memsim gpus lists them) or path of a TOML file; {DEFAULT_GPU} if not given.",
-    ),
-    *(Option(name, "GPU", f"{short.help[0].upper()}{short.help[1:]}.") for name, short in SHORT_OPTIONS.items()),
-)
-RUN = _table(
-    Option("lse", "Run", "Also store the log-sum-exp of every row (not by default).", flag=True, negative="no-lse"),
-    Option("inputs", "Run", 'Where Q, K and V are at first: "hbm", or "host" to have them cross the host link.'),
-)
-AXES: Mapping[str, Option] = PROBLEM | TILE | MACHINE | RUN
-"""The options that a request is made of: what a sweep may vary by a short name."""
-
-_SEQ_LEN = "seq-len"
 _COUNTS = tuple(name for name in PROBLEM if name not in ("dtype", "causal", "scale"))
 _SMALLEST = {"batch": 1, "seq_len_q": 1, "seq_len_k": 1, "head_dim": 1}
 
@@ -88,11 +41,20 @@ class Request:
     count_only: bool = False
 
     def simulate(self, progress: Progress | None = None) -> Result:
-        return self._as_given(simulate(self.algorithm, self.problem, progress=progress, **self._arguments()))
+        with _in_option_names():
+            result = simulate(self.algorithm, self.problem, progress=progress, **self._arguments())
+        return self._as_given(result)
 
     def compare(self, progress: Progress | None = None) -> Comparison:
-        both = compare(self.problem, progress=progress, **self._arguments())
+        with _in_option_names():
+            both = compare(self.problem, progress=progress, **self._arguments())
         return Comparison(self._as_given(both.naive), self._as_given(both.flash))
+
+    def tile_operations(self, *algorithms: str) -> int:
+        """How much there is to replay for these algorithms, counted."""
+        with _in_option_names():
+            counted = [simulate(name, self.problem, **self._arguments() | {"count_only": True}) for name in algorithms]
+        return sum(result.total.tile_operations for result in counted)
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -143,6 +105,22 @@ class Faults(list[str]):
             raise MemsimError(dict.fromkeys(self))
 
 
+_FIELD_NAMES = re.compile(r"(?<![\w.])(?:kv_heads|seq_len(?:_[qk])?|head_dim|block_[mn]|num_warps|num_stages)(?!\w)")
+
+
+def in_option_names(fault: str) -> str:
+    """A sentence about fields ("block_m is 8; …") with the names that options have ("block-m is 8; …")."""
+    return _FIELD_NAMES.sub(lambda name: name[0].replace("_", "-"), fault)
+
+
+@contextmanager
+def _in_option_names() -> Iterator[None]:
+    try:
+        yield
+    except MemsimError as error:
+        raise type(error)(map(in_option_names, error.faults)) from None
+
+
 def read_request(
     options: Mapping[str, str],
     gpu_fields: Mapping[str, str],
@@ -158,7 +136,7 @@ def read_request(
     faults = Faults()
     faults.attempt(check_algorithm, algorithm)
     problem = _read_problem(options, faults)
-    tile = faults.attempt(_read_tile, options)
+    tile = faults.attempt(read_tile, options)
     gpu_name = options.get("gpu", DEFAULT_GPU)
     gpu_options = {name: text for name, text in options.items() if name in SHORT_OPTIONS} | dict(gpu_fields)
     gpu = _read_gpu(gpu_name, gpu_options, machines or Machines(), faults)
@@ -177,18 +155,40 @@ def check_algorithm(name: str) -> None:
 
 def check_value(name: str, text: str) -> None:
     """Raise if the option could not have this value whatever the others are; a GPU option only if unreadable."""
-    if name in SHORT_OPTIONS:
-        SHORT_OPTIONS[name].parse(text, name)
-    elif name in TILE:
-        _read_tile({name: text})
-    elif name == "lse":
-        read_flag(text, name)
-    elif name == "inputs":
-        _read_inputs(text)
+    check_text(name, text)
+    if name in TILE:
+        read_tile({name: text})
     elif name in PROBLEM:
         faults = Faults()
         _read_problem({name: text}, faults, alone=True)
         faults.raise_any()
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise if the text is no value of the option, whether usable or not; a GPU's name is not looked up."""
+    if name in SHORT_OPTIONS:
+        SHORT_OPTIONS[name].parse(text, name)
+    elif name in ("lse", "causal"):
+        read_flag(text, name)
+    elif name == "inputs":
+        _read_inputs(text)
+    elif name == "dtype":
+        _read_dtype(text)
+    elif name == "scale":
+        _read_scale(text)
+    elif name in _COUNTS or name in TILE:
+        _read_count(text, name)
+
+
+def settings_of(options: Mapping[str, str]) -> dict[str, int | bool | str]:
+    """The problem's fields but its scale, as readable options or else the defaults set them, together or not."""
+    fields: dict[str, int | bool | str] = dict(vars(Attention()))
+    del fields["scale"]
+    given = {name.replace("-", "_"): _read_count(options[name], name) for name in _COUNTS if name in options}
+    rows = given.pop("seq_len", fields["seq_len_q"])
+    fields |= {"seq_len_q": rows, "seq_len_k": rows, "kv_heads": given.get("heads", fields["heads"])} | given
+    fields |= {"causal": options.get("causal") == "true", "dtype": options.get("dtype", fields["dtype"])}
+    return fields
 
 
 def read_flag(text: str, name: str) -> bool:
@@ -213,9 +213,9 @@ def _read_problem(options: Mapping[str, str], faults: Faults, *, alone: bool = F
     values: dict[str, Any] = {}
     for name in _COUNTS:
         if name in options:
-            values[name.replace("-", "_")] = faults.attempt(parse_count, options[name], name)
+            values[name.replace("-", "_")] = faults.attempt(_read_count, options[name], name)
     if "dtype" in options:
-        values["dtype"] = options["dtype"]
+        values["dtype"] = faults.attempt(_read_dtype, options["dtype"])
     if "causal" in options:
         values["causal"] = faults.attempt(read_flag, options["causal"], "causal")
     if "scale" in options:
@@ -234,7 +234,7 @@ def _read_problem(options: Mapping[str, str], faults: Faults, *, alone: bool = F
     if rows is not None and not {"seq_len_q", "seq_len_k"} & set(values):
         followers.add("seq_len_k is")
         problem_faults[:] = [fault.replace("seq_len_q", "seq_len", 1) for fault in problem_faults]
-    faults.extend(fault for fault in problem_faults if not fault.startswith(tuple(followers)))
+    faults.extend(in_option_names(fault) for fault in problem_faults if not fault.startswith(tuple(followers)))
     return problem
 
 
@@ -242,16 +242,28 @@ def _in_range(heads: int) -> int:
     return heads if 1 <= heads <= 2**40 else 1
 
 
-def _read_tile(options: Mapping[str, str]) -> dict[str, int]:
+def _read_count(text: str, name: str) -> int:
+    return parse_count(text, name, AXES[name].least)
+
+
+def _read_dtype(text: str) -> str:
+    if text not in DTYPE_BYTES:
+        raise MemsimError(f"dtype is {quoted(text)}; it must be one of {', '.join(DTYPE_BYTES)}.")
+    return text
+
+
+def read_tile(options: Mapping[str, str]) -> dict[str, int]:
+    """The fields of the tile that the options set, each and together as they may be."""
     faults = Faults()
     tile: dict[str, int] = {}
     for name in TILE:
         if name in options:
-            value = faults.attempt(parse_count, options[name], name)
+            value = faults.attempt(_read_count, options[name], name)
             if value is not None:
                 tile[name.replace("-", "_")] = value
-    faults.attempt(lambda: Tile(**({"block_m": 16, "block_n": 16} | tile)))
-    faults.raise_any()
+    with _in_option_names():
+        faults.attempt(lambda: Tile(**({"block_m": 16, "block_n": 16} | tile)))
+        faults.raise_any()
     return tile
 
 

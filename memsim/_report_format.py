@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
@@ -61,7 +62,9 @@ def kib(size_bytes: int) -> str:
     """The size of a memory on the chip, in steps of 1024: "228 KiB", "60 MiB"."""
     if size_bytes < 1024 or size_bytes >= 2**30:
         return format_bytes(size_bytes)
-    return f"{size_bytes / 1024:.4g} KiB" if size_bytes < 2**20 else f"{size_bytes / 2**20:.3g} MiB"
+    if size_bytes >= 2**20:
+        return f"{size_bytes / 2**20:.3g} MiB"
+    return f"{size_bytes / 1024:.{4 if size_bytes >= 100 * 1024 else 3}g} KiB"
 
 
 def plural(count: int, noun: str) -> str:
@@ -72,20 +75,57 @@ def plural(count: int, noun: str) -> str:
 class Paragraph:
     """Sentences, wrapped to the width there is; no line ends between a number and its unit."""
 
-    def __init__(self, text: str) -> None:
-        self._text = re.sub(r"(?<=\d) (?=(%|[KMGTP]?B|[mµnp]?s)(?!\w))", "\xa0", text)
+    def __init__(self, text: str, style: str = "") -> None:
+        self._style = style
+        self._text = re.sub(r"(?<=\d) (?=(%|[KMGTP]?i?B|[mµnp]?s)(?!\w))", "\xa0", text)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in textwrap.wrap(self._text, options.max_width):
-            yield Text(line.replace("\xa0", " "))
+        for line in textwrap.wrap(self._text, options.max_width, break_on_hyphens=False):
+            yield Text(line.replace("\xa0", " "), style=self._style)
 
 
-def figures(headings: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Table:
-    """A table with labels at the left and a column of figures for each heading."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    for heading in headings:
-        table.add_column(escape(heading), justify="right", no_wrap=True)
-    for label, cells in rows:
-        table.add_row(escape(label), *map(escape, cells))
-    return table
+class Figures:
+    """A table with labels at the left and a column of figures for each heading.
+
+    Where not all columns fit the width they stand in several tables, one under the other; no figure is ever cut.
+    """
+
+    def __init__(self, headings: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], label: str = "") -> None:
+        self._rows = [(name, tuple(cells)) for name, cells in rows]
+        self._label = (label, *(name for name, _ in self._rows))
+        self._columns = [
+            (heading, *cells)
+            for heading, cells in zip(headings, zip(*(cells for _, cells in self._rows), strict=True), strict=False)
+        ] or [(heading,) for heading in headings]
+
+    @property
+    def width(self) -> int:
+        """Columns of text that the whole table takes."""
+        return self._width(self._columns)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        count = len(self._columns)
+        for tables in range(1, count + 1):
+            each = -(-count // tables)
+            parts = [self._columns[start : start + each] for start in range(0, count, each)]
+            if max(map(self._width, parts)) <= options.max_width:
+                break
+        for number, part in enumerate(parts):
+            yield from [""] if number else []
+            width = max(options.max_width, self._width(part))
+            yield from console.render(self._table(part), options.update(max_width=width))
+
+    def _width(self, columns: Sequence[tuple[str, ...]]) -> int:
+        cells = ("\n".join(column).split("\n") for column in (self._label, *columns))
+        return sum(max(map(cell_len, lines)) for lines in cells) + 2 * len(columns)
+
+    def _table(self, columns: Sequence[tuple[str, ...]]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", collapse_padding=True)
+        table.add_column(escape(self._label[0]), no_wrap=True)
+        for heading, *_ in columns:
+            table.add_column(escape(heading), justify="right", no_wrap=True)
+        for row, name in enumerate(self._label[1:], start=1):
+            cells = [column[row] for column in columns]
+            if any(cells) or len(columns) == len(self._columns):
+                table.add_row(escape(name), *map(escape, cells))
+        return table

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from memsim._gpu_files import ALIASES
-from memsim._report_format import NONE, Paragraph, figures, kib, size
+from memsim._report_format import NONE, Figures, Paragraph, kib, size
 from memsim.gpu import Gpu
+from memsim.tile import Tile
 from memsim.units import format_rate
 
 GPUS_SCHEMA = "memsim.gpus/1"
@@ -39,7 +39,7 @@ def gpus_report(gpus: Sequence[Gpu]) -> RenderableType:
         for gpu in gpus
     ]
     return Group(
-        figures(headings, rows),
+        Figures(headings, rows),
         "",
         Paragraph(", ".join(f"{short} is short for {name}" for short, name in ALIASES.items()) + "."),
         Paragraph("memsim gpus NAME prints every field with its source; memsim gpus --template, a file to start from."),
@@ -47,15 +47,23 @@ def gpus_report(gpus: Sequence[Gpu]) -> RenderableType:
 
 
 def gpu_report(gpu: Gpu) -> RenderableType:
-    """Every field of a machine, in base units, and where it is from."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", collapse_padding=True)
-    table.add_column("field", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("source")
-    for key, value in fields_of(gpu).items():
-        source = gpu.sources.get("tiles" if key.startswith("tiles.") else key, "")
-        table.add_row(key, f"{value:,}" if isinstance(value, int) else escape(_plain(value)), escape(source))
-    return table
+    """Every field of a machine, in base units, and below it where it is from; a default tile in one line."""
+    lines = [(key, _plain(value)) for key, value in fields_of(gpu).items() if not key.startswith("tiles.")]
+    lines += [(f"tiles.{index}", str(Tile(**tile.model_dump()))) for index, tile in enumerate(gpu.tiles)]
+    width = max(len(key) for key, _ in lines) + 2
+    report: list[RenderableType] = []
+    for key, value in lines:
+        line = Text(key, style="bold")
+        line.append(" " * (width - len(key)), style="not bold").append(value, style="not bold")
+        report.append(line)
+        if (key.startswith("tiles.") and key != lines[-1][0]) or not _source(gpu, key):
+            continue
+        report.append(Padding(Paragraph(_source(gpu, key), style="dim"), (0, 0, 0, 4)))
+    return Group(*report)
+
+
+def _source(gpu: Gpu, key: str) -> str:
+    return gpu.sources.get("tiles" if key.startswith("tiles.") else key, "")
 
 
 def gpus_data(gpus: Sequence[Gpu]) -> dict[str, Any]:
@@ -105,7 +113,9 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, int | float | str]]:
 
 
 def _plain(value: float | str) -> str:
-    """A number as the file has it, a whole one in full up to seven digits: "4.8e12", "989.4"."""
+    """A number as the file has it, a whole one in full up to seven digits: "65,536", "4.8e12", "989.4"."""
     if isinstance(value, str):
         return value
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:.0f}" if value.is_integer() and value < 1e7 else re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.6g}")

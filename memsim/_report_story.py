@@ -8,6 +8,12 @@ from memsim.result import Comparison, Result, ratio
 
 _SAME = 1.05
 """What is less than 5 % apart is told as no difference."""
+_LITTLE = 0.1
+"""Waiting for less than this share of the time is told as hardly any."""
+_BUSY = 0.85
+"""A pipe that is busy for this share of the time leaves nothing to gain from overlap."""
+_MOVING = ("hbm", "l2", "latency")
+_PIPES = ("tensor", "exp", "alu", "sram")
 
 
 def story(comparison: Comparison, gpu: Gpu) -> list[str]:
@@ -78,16 +84,19 @@ def _waiting(naive: Result, gpu: Gpu) -> list[str]:
     ]
     kernels_s = sum(launch.time_s or 0.0 for launch in naive.launches)
     waiting = total.waiting_for_memory or 0.0
-    when = "of the time" if kernels_s > total.time_s * 0.75 else "of the time that its kernels run"
+    when, then = ("of the time", "the time")
+    if kernels_s <= total.time_s * 0.75:
+        when, then = ("of the time that its kernels run", "that time")
     if waiting >= 0.5 and kernels_s > total.time_s / 2:
         sentences.append(
-            f"Naive's math waits for memory {percent(waiting)} {when}: for so long the GPU is a truck driver."
+            f"Naive's math waits for memory {percent(waiting)} {when}: most of {then} the GPU is a truck driver, "
+            "moving numbers, not a mathematician."
         )
-    elif waiting >= 0.1:
+    elif waiting >= _LITTLE:
         sentences.append(f"Naive's math waits for memory {percent(waiting)} {when}.")
     else:
         sentences.append(f"Naive's math hardly waits for memory here: {percent(waiting)} {when}.")
-    if waiting >= 0.1 and moving < waiting * kernels_s / 2:
+    if waiting >= _LITTLE and moving < waiting * kernels_s / 2:
         sentences.append("Little of that wait is bandwidth: it is the latency of memory.")
     return [*sentences, *_outside(naive)]
 
@@ -156,12 +165,34 @@ def _less_time(comparison: Comparison, gpu: Gpu) -> list[str]:
     if launch.blocks < gpu.sm.count and (faster < _SAME or launch.blocks < most):
         idle = plural(gpu.sm.count - launch.blocks, "SM")
         sentences.append(f"Flash has only {plural(launch.blocks, 'block')}, so {idle} of {gpu.sm.count} stand idle.")
-    waiting = percent(flash.waiting_for_memory)
-    if flash.bound is not None:
+    return [*sentences, *_held_back(comparison.flash, gpu), *_outside(comparison.flash)]
+
+
+def _held_back(result: Result, gpu: Gpu) -> list[str]:
+    """What bounds a run, and how that goes together with how long its math waits for memory."""
+    total, launch = result.total, result.launches[0]
+    if total.bound is None:
+        return []
+    waiting = total.waiting_for_memory or 0.0
+    waits, bound = f"waits for memory {percent(waiting)} of the time", f"It is held back by {BOUND_BY[total.bound]}"
+    busy = total.busy or {}
+    share = f", busy {percent(busy[total.bound])} of the time" if busy.get(total.bound) else ""
+    if total.bound in _MOVING and waiting >= _LITTLE:
+        return [f"{bound}: its math {waits}."]
+    if total.bound in _MOVING:
+        return [f"{bound}{share}, though its math {waits} only: it computes while the next tiles are on their way."]
+    if total.bound not in _PIPES:
+        return [f"{bound}; while it runs, its math {waits}."]
+    if waiting >= _LITTLE:
+        return [f"{bound}{share}, more than by memory, though its math {waits} too."]
+    sentences = [f"{bound}{share}, and hardly by memory: its math {waits}."]
+    if busy.get(total.bound, 0.0) < _BUSY and (launch.blocks_per_sm == 1 or launch.blocks <= gpu.sm.count):
         sentences.append(
-            f"It is held back by {BOUND_BY[flash.bound]}, and its math waits for memory {waiting} of the time."
+            "With one block per SM its phases (products, exponentials, arithmetic) cannot overlap, so they add up."
         )
-    return [*sentences, *_outside(comparison.flash)]
+    if busy.get("hbm", 0.0) > max(0.5, busy.get(total.bound, 0.0)):
+        sentences.append(f"HBM is busy {percent(busy['hbm'])} of the time and would be the next limit.")
+    return sentences
 
 
 def _what_is_left(flash: Result) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from memsim.attention import Attention
@@ -25,7 +25,10 @@ from memsim.trace import LaunchTrace
 DEFAULT_GPU = "h200"
 INPUTS = ("hbm", "host")
 
+# What `bound` goes by (see `_causes`); chosen on the problems of benchmarks/bound.py.
 SATURATED_SHARE = 0.85
+CROWDED_SHARE = 0.65
+LEAST_MEMORY_WAIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,9 @@ def prepare(
         raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
     if isinstance(tile, Tile):
         return _prepare_tile(algorithm, problem, gpu, tile, lse)
+    names = [field.name for field in fields(Tile)]
+    if unknown := [name for name in tile or () if name not in names]:
+        raise MemsimError(f"{name!r} is not a field of a tile; give any of {', '.join(names)}." for name in unknown)
     refusals = []
     for choice in _default_tiles(algorithm, problem, gpu):
         try:
@@ -174,7 +180,11 @@ def _check_hbm(program: Program, gpu: Gpu) -> None:
         parts = " + ".join(f"{t.name} {t.total_bytes}" for t in program.tensors.values())
         raise OutOfMemory(
             f"out of memory: {program.algorithm} needs {needed} B of {gpu.hbm.capacity_bytes} B of HBM: {parts}; "
-            "take a smaller problem, a GPU with more HBM, or an algorithm that does not store S and P (flash)."
+            + (
+                "take a smaller problem, or flash, which does not store S and P."
+                if "S" in program.tensors
+                else "take a smaller problem or a GPU with more HBM."
+            )
         )
 
 
@@ -213,7 +223,7 @@ def _result(
         counted_only=timing is None,
         launches=launches,
         total=_total(problem, gpu, ready, launches, timing, host_bytes, lse),
-        notes=_notes(gpu),
+        notes=_notes(gpu, ready),
     )
 
 
@@ -241,6 +251,7 @@ def _launch(
         sram_bytes=resources.sram_bytes,
         registers=resources.registers,
         registers_from=resources.registers_from,
+        stack_bytes=resources.stack_bytes,
         # Two levels: what fills SRAM comes from HBM, what leaves it goes there.
         hbm_read_bytes=counts.sram_fill_bytes,
         hbm_write_bytes=counts.sram_store_bytes,
@@ -304,14 +315,21 @@ def _total_times(launches: tuple[Launch, ...], timing: RunTiming) -> dict[str, A
 def _causes(timed: LaunchTiming) -> dict[str, float]:
     """What a launch's time is due to, as shares: the resource that is saturated, else what its blocks stood still for.
 
-    Where one resource is busy nearly all the time, blocks that overlap on it also stand still for others, but
-    relieving those gains at most what is left (benchmarks/bound.py tries it).
+    Where one resource is busy nearly all the time, blocks also stand still for others that they overlap on, but
+    relieving those gains at most what is left. HBM counts as saturated only if blocks wait for it at all, and where
+    it is busy most of the time a wait for latency is one for HBM. benchmarks/bound.py tries how often that is right.
     """
-    busiest = _largest(timed.busy)
-    if busiest is not None and timed.busy[busiest] >= SATURATED_SHARE:
-        return {busiest: 1.0}
     blocked = sum(timed.waited.values())
-    return {name: s / blocked for name, s in timed.waited.items()} if blocked else {}
+    if not blocked:
+        return {}
+    causes = {name: s / blocked for name, s in timed.waited.items()}
+    busiest = max(timed.busy, key=lambda name: timed.busy[name])
+    waits = busiest != "hbm" or causes["hbm"] + causes["latency"] >= LEAST_MEMORY_WAIT
+    if timed.busy[busiest] >= SATURATED_SHARE and waits:
+        return {busiest: 1.0}
+    if timed.busy["hbm"] >= CROWDED_SHARE:
+        causes["hbm"] += causes.pop("latency")
+    return causes
 
 
 def _largest(amounts: Mapping[str, float]) -> str | None:
@@ -320,10 +338,22 @@ def _largest(amounts: Mapping[str, float]) -> str | None:
     return name if name is not None and amounts[name] > 0 else None
 
 
-def _notes(gpu: Gpu) -> tuple[str, ...]:
-    if gpu.l2 is None:
-        return ()
-    return (
-        "The L2 is not simulated: this is the two-level machine of `--l2 none`, "
-        "in which every SRAM fill is an HBM read.",
-    )
+def _notes(gpu: Gpu, ready: Prepared) -> tuple[str, ...]:
+    notes = []
+    if gpu.l2 is not None:
+        notes.append(
+            "The L2 is not simulated: this is the two-level machine of `--l2 none`, "
+            "in which every SRAM fill is an HBM read."
+        )
+    for trace, resources in zip(ready.traces, ready.resources, strict=True):
+        if resources.stack_bytes:
+            notes.append(
+                f"{trace.name} spills: compiled with this tile it keeps {resources.stack_bytes} B of stack a thread, "
+                "whose traffic is not simulated."
+            )
+        elif gpu.sm.registers is not None and resources.accumulators > gpu.sm.registers.per_thread_limit:
+            notes.append(
+                f"{trace.name} would spill: with this tile its accumulators alone take {resources.accumulators} "
+                f"registers a thread of {gpu.sm.registers.per_thread_limit}; the spills' traffic is not simulated."
+            )
+    return tuple(notes)

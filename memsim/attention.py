@@ -37,9 +37,9 @@ class Attention:
     scale: float | None = None
 
     def __post_init__(self) -> None:
+        faults = [*self._size_faults(), *self._value_faults()]
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)
-        faults = [*self._size_faults(), *self._value_faults()]
         if not faults:
             faults = self._joint_faults()
         if faults:
@@ -53,6 +53,8 @@ class Attention:
             ("batch", 1), ("heads", 1), ("kv_heads", 1), ("seq_len_q", 0), ("seq_len_k", 0), ("head_dim", 1),
         ):  # fmt: skip
             value = getattr(self, name)
+            if name == "kv_heads" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int):
                 faults.append(f"{name} is {value!r}; it must be a whole number of at least {least}.")
             elif not least <= value <= 2**40:
@@ -61,13 +63,13 @@ class Attention:
 
     def _value_faults(self) -> list[str]:
         faults = []
-        if self.dtype not in DTYPE_BYTES:
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             faults.append(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPE_BYTES)}.")
         if not isinstance(self.causal, bool):
             faults.append(f"causal is {self.causal!r}; it must be true or false.")
         if self.scale is not None:
             number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
-            if not number or not math.isfinite(self.scale) or abs(self.scale) > 1e30:
+            if not number or not abs(self.scale) <= 1e30:  # so written, NaN is refused too
                 faults.append(f"scale is {self.scale!r}; it must be a finite number of at most 1e30 in size.")
         return faults
 

@@ -15,8 +15,9 @@ from memsim import __version__
 from memsim._cli_csv import CsvFile
 from memsim._cli_output import Page, console_for, print_json, print_report, say, write
 from memsim._cli_parse import Line, Spec, build_app, parse
-from memsim._cli_progress import ProgressBar
-from memsim._options import MACHINE, PROBLEM, RUN, TILE, Faults, Option, Request, read_request
+from memsim._cli_progress import ProgressBar, ReplayNotice
+from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._options import Faults, Request, read_request
 from memsim._report_gpus import gpu_report, gpus_data, gpus_report
 from memsim.errors import MemsimError
 from memsim.gpu import SHORT_OPTIONS, gpu_names, load_gpu, template
@@ -26,13 +27,17 @@ from memsim.sweep import SweepPlan, SweepRow
 from memsim.units import quoted
 
 _JSON = Option("json", "Output", "Print JSON, alone on standard output.", flag=True)
-_SET = Option("set", "GPU", "Any other field of the GPU, as KEY=VALUE: sm.count=66; may be repeated.", repeatable=True)
-_COUNT_ONLY = Option("count-only", "Run", "Count bytes and work exactly, and leave the replay and its times out.", True)
+_SET = Option(
+    "set", "GPU", "Any other field of the GPU, such as sm.count=66; may be repeated.", "KEY=VALUE", repeatable=True
+)
+_COUNT_ONLY = Option(
+    "count-only", "Run", "Count bytes and work exactly, and leave the replay and its times out.", flag=True
+)
 _VARY = Option(
-    "vary", "Sweep", "An axis and its values, AXIS=V1,V2,…: any option by name, or a GPU's field; may be repeated.",
+    "vary", "Sweep", "An axis and its values: any option by name, or a GPU's field; may be repeated.", "AXIS=V1,V2,…",
     repeatable=True,
 )  # fmt: skip
-_CSV = Option("csv", "Output", "Also write the rows to this file.")
+_CSV = Option("csv", "Output", "Also write the rows to this file.", "FILE")
 _TEMPLATE = Option("template", "Output", "Print a GPU file to start from.", flag=True)
 _REQUEST = (*PROBLEM.values(), *TILE.values(), *MACHINE.values(), _SET, *RUN.values(), _COUNT_ONLY)
 
@@ -42,16 +47,17 @@ _SPECS = {
     for spec in (
         Spec(
             "gpus", "The GPUs that come with memsim, or every field of one.", (_TEMPLATE, _JSON),
-            Option("name_or_file", "", "A GPU's name, or the path of a TOML file."),
+            Option("name_or_file", "", "A GPU's name, or the path of a TOML file."), "[NAME_OR_FILE]",
         ),
         Spec("compare", "Naive attention beside FlashAttention: what moves, how long it takes.", (*_REQUEST, _JSON)),
         Spec(
             "simulate", "One algorithm, launch by launch.", (*_REQUEST, _JSON),
-            Option("algorithm", "", f"One of {', '.join(PROGRAMS)}."),
+            Option("algorithm", "", f"One of {', '.join(PROGRAMS)}."), "ALGORITHM",
         ),
         Spec(
             "sweep", "One algorithm over the product of some options' values.", (_VARY, *_REQUEST, _CSV, _JSON),
-            Option("algorithm", "", f"One of {', '.join(PROGRAMS)}; flash if not given."),
+            Option("algorithm", "", f"One of {', '.join(PROGRAMS)}.", default="flash"),
+            "[ALGORITHM] --vary AXIS=V1,V2,…",
         ),
     )
 }  # fmt: skip
@@ -109,6 +115,7 @@ def _gpus(line: Line) -> int:
 
 def _compare(line: Line) -> int:
     request = _request(line, "flash")
+    ReplayNotice().about(request, "naive", "flash")
     with ProgressBar() as bar:
         comparison = request.compare(progress=bar)
     if line.flag("json"):
@@ -120,6 +127,7 @@ def _compare(line: Line) -> int:
 
 def _simulate(line: Line) -> int:
     request = _request(line, line.positional)
+    ReplayNotice().about(request, request.algorithm)
     with ProgressBar() as bar:
         result = request.simulate(progress=bar)
     if line.flag("json"):
@@ -187,9 +195,10 @@ def _sweep(line: Line) -> int:
 def _run_sweep(plan: SweepPlan, csv: CsvFile | None, *, as_json: bool) -> int:
     rows: list[SweepRow] = []
     interrupted = False
+    notice = ReplayNotice()
     with ProgressBar() as bar:
         try:
-            for row in plan.rows():
+            for row in plan.rows(lambda request: notice.about(request, request.algorithm)):
                 rows.append(row)
                 bar("points", len(rows), plan.points)
         except KeyboardInterrupt:

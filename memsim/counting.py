@@ -164,7 +164,7 @@ def _root(
     repeats = 0
     if name not in children and start == 0:
         # Positions inside a sector repeat; only values near the tensor's edge are clipped.
-        repeats = max(0, _first_clipped(name, tile, stop) // period - 1)
+        repeats = max(0, _first_clipped(name, tile, stop)) // period
     joint: dict[tuple[int, int, int], int] = {}
     parts = [(start + repeats * period, stop, 1)]
     if repeats:

@@ -29,13 +29,17 @@ ESTIMATED_REGISTERS_BASE = 48
 class Resources:
     """What one block of a launch takes, and how many such blocks an SM holds.
 
-    `registers` are per thread (None on a machine without them), `registers_from` is "table", "estimate", "given" or
-    "none". `limited_by` names what keeps a further block out: sram, registers, warps or blocks.
+    `registers` are per thread (None on a machine without them), `registers_from` is "table", "estimate" or "none".
+    `stack_bytes` per thread is what the compiled kernel spills (None where no compiled kernel is known),
+    `accumulators` the registers per thread that the values of a block take at least. `limited_by` names what keeps
+    a further block out: sram, registers, warps or blocks.
     """
 
     sram_bytes: int
     registers: int | None
     registers_from: str
+    stack_bytes: int | None
+    accumulators: int
     blocks_per_sm: int
     limited_by: str
 
@@ -80,7 +84,8 @@ def resources_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -
             f"{trace.name} with tile {tile} needs {sram_bytes} B of {limit} B: {spelled_sum(sram_parts)}; "
             "take a smaller tile or fewer stages."
         )
-    registers, source = registers_of(gpu, trace, problem, tile)
+    accumulators = sum(b.count * b.bytes for b in trace.accumulators) // (4 * tile.num_warps * WARP_THREADS)
+    registers, source, stack = registers_of(gpu, trace, problem, tile, accumulators)
     blocks, limiter = blocks_per_sm(gpu.sm, sram_bytes, registers, tile.num_warps)
     if blocks == 0:
         raise TileDoesNotFit(
@@ -92,7 +97,7 @@ def resources_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -
             }.get(limiter, f"it needs {sram_bytes} B of SRAM and the reserve of {gpu.sm.sram.capacity_bytes} B")
             + "; take fewer warps or a smaller tile."
         )
-    return Resources(sram_bytes, registers, source, blocks, limiter)
+    return Resources(sram_bytes, registers, source, stack, accumulators, blocks, limiter)
 
 
 def spelled_sum(parts: list[Buffer]) -> str:
@@ -129,33 +134,34 @@ def _blackwell_extra(tile: Tile) -> list[Buffer]:
     return extra
 
 
-def registers_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -> tuple[int | None, str]:
-    """(registers per thread, where the figure comes from)."""
+def registers_of(
+    gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile, accumulators: int
+) -> tuple[int | None, str, int | None]:
+    """(registers per thread, where the figure comes from, bytes of stack per thread if known)."""
     if gpu.sm.registers is None:
-        return None, "none"
+        return None, "none", None
     key = (
         trace.name, gpu.architecture, "float16" if problem.dtype == "bfloat16" else problem.dtype, problem.head_dim,
         problem.causal and trace.name == "flash", tile.block_m, tile.block_n, tile.num_warps, tile.num_stages,
     )  # fmt: skip
     if key in _compiled():
-        return min(_compiled()[key], gpu.sm.registers.per_thread_limit), "table"
-    threads = tile.num_warps * WARP_THREADS
-    accumulators = sum(b.count * b.bytes for b in trace.accumulators) / 4 / threads
+        registers, stack = _compiled()[key]
+        return min(registers, gpu.sm.registers.per_thread_limit), "table", stack
     if trace.name == "softmax":
         # 20, 23 and 32 registers at 4, 8 and 16 elements a thread (ncu on an H200).
-        estimate = 16 + accumulators
+        estimate: float = 16 + accumulators
     else:
         estimate = ESTIMATED_REGISTERS_BASE + ESTIMATED_REGISTERS_PER_ACCUMULATOR * accumulators
-    return min(int(estimate), gpu.sm.registers.per_thread_limit), "estimate"
+    return min(int(estimate), gpu.sm.registers.per_thread_limit), "estimate", None
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> dict[tuple[object, ...], int]:
+def _compiled() -> dict[tuple[object, ...], tuple[int, int]]:
     with files("memsim").joinpath("data/compiled.csv").open(encoding="utf-8") as lines:
         return {
             (
                 row["kernel"], row["architecture"], row["dtype"], int(row["head_dim"]), row["causal"] == "1",
                 int(row["block_m"]), int(row["block_n"]), int(row["num_warps"]), int(row["num_stages"]),
-            ): int(row["registers"])
+            ): (int(row["registers"]), int(row["stack_bytes"]))
             for row in csv.DictReader(lines)
         }  # fmt: skip

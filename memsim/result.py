@@ -13,6 +13,7 @@ COMPARE_SCHEMA = "memsim.compare/1"
 class Launch:
     """One kernel. Bytes count whole 32-byte sectors but for `*_requested_bytes`; flops are executed, padding included.
 
+    `stack_bytes` per thread is what the compiled kernel spills, None where that is not known.
     `time_s` is the kernel alone; it, `sm_cycles`, `bound`, `busy` and `waiting_for_memory` are None when only
     counted. `busy` is each resource's share of the launch's time, `waiting_for_memory` the share of the used SMs'
     time in which no block on them could go on for want of data.
@@ -26,6 +27,7 @@ class Launch:
     sram_bytes: int
     registers: int | None
     registers_from: str
+    stack_bytes: int | None
     sram_fill_bytes: int
     sram_fill_requested_bytes: int
     sram_store_bytes: int

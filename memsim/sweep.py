@@ -2,91 +2,42 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TextIO
 
 from memsim._gpu_files import keys, pattern_of, suggestion
-from memsim._options import AXES, Faults, Machines, Option, check_algorithm, check_value, one_of, read_request
-from memsim.api import DEFAULT_GPU
+from memsim._gpu_options import read_field
+from memsim._option_list import AXES, PROBLEM
+from memsim._options import (
+    Faults,
+    Machines,
+    Request,
+    check_algorithm,
+    check_text,
+    check_value,
+    one_of,
+    read_request,
+    settings_of,
+)
+from memsim._sweep_table import COLUMNS, SWEEP_SCHEMA, SweepRow, SweepTable, as_text
+from memsim.api import DEFAULT_GPU, INPUTS
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
-from memsim.gpu import SHORT_OPTIONS
+from memsim.gpu import SHORT_OPTIONS, Gpu
 from memsim.result import Result
 from memsim.units import quoted
 
-SWEEP_SCHEMA = "memsim.sweep/1"
+__all__ = ["COLUMNS", "MOST_POINTS", "SWEEP_SCHEMA", "SweepPlan", "SweepRow", "SweepTable", "sweep"]
+
 MOST_POINTS = 100_000
-ALGORITHM = Option("algorithm", "Run", "The algorithm.")
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One point. `status` is "ok", or why there are no figures: "does-not-fit" (the tile), "out-of-memory" (HBM) or
-    "refused" (values that do not go together), with the sentence in `reason`.
-
-    Of an algorithm with several launches `blocks_per_sm` is the smallest and `sram_bytes` (of a block) the largest;
-    the rest are its totals. Figures of time are None when only counted.
-    """
-
-    point: dict[str, str]
-    status: str
-    reason: str = ""
-    blocks_per_sm: int | None = None
-    sram_bytes: int | None = None
-    sram_fill_bytes: int | None = None
-    sram_store_bytes: int | None = None
-    hbm_bytes: int | None = None
-    flops: int | None = None
-    time_s: float | None = None
-    bound: str | None = None
-    waiting_for_memory: float | None = None
-    over_compulsory: float | None = None
-
-
-COLUMNS = tuple(field.name for field in fields(SweepRow))[1:]
-"""The columns of a sweep's CSV after those of its axes."""
-
-
-@dataclass(frozen=True)
-class SweepTable:
-    """The rows of a sweep, in the order of its axes' product, the last axis fastest.
-
-    `options` are the values that all points share. `points` is how many rows a finished sweep has.
-    """
-
-    options: dict[str, str]
-    axes: dict[str, tuple[str, ...]]
-    points: int
-    rows: tuple[SweepRow, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The table as JSON-ready data, with its schema first."""
-        axes = [{"name": name, "values": list(values)} for name, values in self.axes.items()]
-        return {
-            "schema": SWEEP_SCHEMA,
-            "options": self.options,
-            "axes": axes,
-            "points": self.points,
-            "rows": [asdict(row) for row in self.rows],
-        }
-
-    def write_csv(self, file: TextIO) -> None:
-        """The table as CSV: the axes' columns, then `COLUMNS`; what a row does not have is empty."""
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*self.axes, *COLUMNS))
-        for row in self.rows:
-            writer.writerow((*row.point.values(), *(getattr(row, column) for column in COLUMNS)))
 
 
 class SweepPlan:
     """A sweep that was checked and can be run row by row.
 
     `options` are names of problem, tile, GPU or run options, `gpu_fields` dotted keys of a GPU; the axes are either,
-    or "algorithm". Raises `MemsimError` with every fault that a value has whatever the others are; what goes wrong
-    at some points only becomes rows.
+    or "algorithm". Raises `MemsimError` with every fault of what all points share, and with every value of an axis
+    that cannot be read; what else goes wrong at a point becomes its row.
     """
 
     def __init__(
@@ -108,20 +59,40 @@ class SweepPlan:
         if self.points > MOST_POINTS:
             faults.append(f"the sweep has {self.points} points; take fewer values: at most {MOST_POINTS} points.")
         else:
-            self._check_values(faults)
+            self._check_options(faults)
+            self._check_axes(faults)
         faults.raise_any()
 
-    def rows(self) -> Iterator[SweepRow]:
-        """Run the points, one after the other."""
+    def rows(self, before: Callable[[Request], None] | None = None) -> Iterator[SweepRow]:
+        """Run the points, one after the other. `before` is called with each that can be, before it is run."""
         for values in itertools.product(*self.axes.values()):
-            yield self._row(dict(zip(self.axes, values, strict=True)))
+            yield self._row(dict(zip(self.axes, values, strict=True)), before)
 
     def table(self, rows: Sequence[SweepRow]) -> SweepTable:
         """The table of the rows that there are."""
-        shared = {"algorithm": self._algorithm, "gpu": DEFAULT_GPU} | self._options | self._gpu_fields
-        return SweepTable(
-            {name: text for name, text in shared.items() if name not in self.axes}, self.axes, self.points, tuple(rows)
-        )
+        return SweepTable(self._shared(), self.axes, self.points, tuple(rows), self._count_only, self._gpu())
+
+    def _shared(self) -> dict[str, str]:
+        """What all points share: the problem's sizes by themselves, and not those that follow from an axis."""
+        settings = {name.replace("_", "-"): as_text(value) for name, value in settings_of(self._options).items()}
+        follow = {"heads": ["kv-heads"], "seq-len": ["seq-len-q", "seq-len-k"]}
+        varied = {*self.axes, *(name for axis in self.axes for name in follow.get(axis, []))} - {*self._options}
+        given = {name: text for name, text in self._options.items() if name not in PROBLEM or name == "scale"}
+        shared = {"algorithm": self._algorithm, "gpu": DEFAULT_GPU, **settings, "lse": "false", "inputs": INPUTS[0]}
+        return {name: text for name, text in (shared | given | self._gpu_fields).items() if name not in varied}
+
+    def _gpu(self) -> Gpu | None:
+        """The machine with what all points change of it, or without where that is right together with an axis only."""
+        if "gpu" in self.axes:
+            return None
+        name = self._options.get("gpu", DEFAULT_GPU)
+        try:
+            return self._machines.get(name, self._fixed_fields())
+        except MemsimError:
+            return self._machines.load(name)
+
+    def _fixed_fields(self) -> dict[str, str]:
+        return {name: text for name, text in self._options.items() if name in SHORT_OPTIONS} | self._gpu_fields
 
     def _add_axis(self, given: str, values: tuple[str, ...]) -> None:
         name = given.replace("_", "-") if given.replace("_", "-") in AXES else given
@@ -135,31 +106,35 @@ class SweepPlan:
             raise MemsimError(f"{name} is varied over an empty value: give values, separated by single commas.")
         self.axes[name] = values
 
-    def _check_values(self, faults: Faults) -> None:
-        given = [*((name, (text,)) for name, text in self._options.items()), *self.axes.items()]
+    def _check_options(self, faults: Faults) -> None:
+        """What all points share is refused for what is wrong with it whatever the axes are."""
         if "algorithm" not in self.axes:
-            given.append(("algorithm", (self._algorithm,)))
-        for name, values in given:
+            faults.attempt(check_algorithm, self._algorithm)
+        for name, text in self._options.items():
+            if name == "gpu":
+                faults.attempt(self._machines.load, text)
+            else:
+                faults.attempt(check_value, name, text)
+        for name, text in self._gpu_fields.items():
+            faults.attempt(read_field, name, text)
+        # The GPU's fields may be right only together or on some GPU, so they are judged here where none varies.
+        if not faults and not any(name == "gpu" or name in SHORT_OPTIONS or "." in name for name in self.axes):
+            faults.attempt(self._machines.get, self._options.get("gpu", DEFAULT_GPU), self._fixed_fields())
+
+    def _check_axes(self, faults: Faults) -> None:
+        """A value that is none of its axis, such as a size that is no number, ends the sweep before it starts."""
+        for name, values in self.axes.items():
             for text in values:
                 if name == "algorithm":
                     faults.attempt(check_algorithm, text)
                 elif name == "gpu":
                     faults.attempt(self._machines.load, text)
                 elif name in AXES:
-                    faults.attempt(check_value, name, text)
-        self._check_gpu_fields(faults)
+                    faults.attempt(check_text, name, text)
+                else:
+                    faults.attempt(read_field, name, text)
 
-    def _check_gpu_fields(self, faults: Faults) -> None:
-        """GPU fields may be right only together or on some GPU, so they are judged here where nothing else varies."""
-        fixed = {name: text for name, text in self._options.items() if name in SHORT_OPTIONS} | self._gpu_fields
-        varied = [name for name in self.axes if name == "gpu" or name in SHORT_OPTIONS or "." in name]
-        if faults or len(varied) > 1 or "gpu" in varied:
-            return
-        gpu = self._options.get("gpu", DEFAULT_GPU)
-        for text in self.axes[varied[0]] if varied else ("",):
-            faults.attempt(self._machines.get, gpu, fixed | ({varied[0]: text} if varied else {}))
-
-    def _row(self, point: dict[str, str]) -> SweepRow:
+    def _row(self, point: dict[str, str], before: Callable[[Request], None] | None) -> SweepRow:
         options = self._options | {name: text for name, text in point.items() if name in AXES}
         gpu_fields = self._gpu_fields | {name: text for name, text in point.items() if "." in name}
         try:
@@ -167,6 +142,8 @@ class SweepPlan:
                 options, gpu_fields, algorithm=point.get("algorithm", self._algorithm), count_only=self._count_only,
                 machines=self._machines,
             )  # fmt: skip
+            if before is not None:
+                before(request)
             result = request.simulate()
         except TileDoesNotFit as error:
             return SweepRow(point, "does-not-fit", str(error))
@@ -193,8 +170,8 @@ def sweep(
     and their number. Raises `MemsimError` for what is wrong at every point; points that cannot run are rows that say
     why.
     """
-    given = {name: _as_text(value) for name, value in (options or {}).items()}
-    texts = [(name, [_as_text(value) for value in values]) for name, values in axes.items()]
+    given = {name: as_text(value) for name, value in (options or {}).items()}
+    texts = [(name, [as_text(value) for value in values]) for name, values in axes.items()]
     unknown = [name for name in given if name not in AXES and "." not in name]
     if unknown:
         raise MemsimError(f"there is no option {quoted(name)}: {one_of(name, AXES)}" for name in unknown)
@@ -219,15 +196,15 @@ def _check_gpu_field(name: str) -> None:
         raise MemsimError(f"{name} is more than one value: vary one of {', '.join(known.children)} in it.")
 
 
-def _as_text(value: str | int | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _ok(point: dict[str, str], result: Result) -> SweepRow:
     total = result.total
     return SweepRow(
         point,
         "ok",
+        block_m=result.tile["block_m"],
+        block_n=result.tile["block_n"],
+        num_warps=result.tile["num_warps"],
+        num_stages=result.tile["num_stages"],
         blocks_per_sm=min(launch.blocks_per_sm for launch in result.launches),
         sram_bytes=max(launch.sram_bytes for launch in result.launches),
         sram_fill_bytes=total.sram_fill_bytes,
@@ -238,4 +215,5 @@ def _ok(point: dict[str, str], result: Result) -> SweepRow:
         bound=total.bound,
         waiting_for_memory=total.waiting_for_memory,
         over_compulsory=total.over_compulsory,
+        notes=result.notes,
     )

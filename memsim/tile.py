@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from memsim.errors import MemsimError
 
+LARGEST_BLOCK = 2**16
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -18,7 +20,12 @@ class Tile:
 
     def __post_init__(self) -> None:
         faults = []
-        for name, most in (("block_m", 2**16), ("block_n", 2**16), ("num_warps", 32), ("num_stages", 64)):
+        for name, most in (
+            ("block_m", LARGEST_BLOCK),
+            ("block_n", LARGEST_BLOCK),
+            ("num_warps", 32),
+            ("num_stages", 64),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 faults.append(f"{name} is {value!r}; it must be a whole number between 1 and {most}.")
@@ -28,7 +35,10 @@ class Tile:
             raise MemsimError(faults)
 
     def __str__(self) -> str:
-        return f"{self.block_m}×{self.block_n}, {self.num_warps} warps, {self.num_stages} stages"
+        warps, stages = (
+            f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((self.num_warps, "warp"), (self.num_stages, "stage"))
+        )
+        return f"{self.block_m}×{self.block_n}, {warps}, {stages}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Quantities as people write them ("96KiB", "2TB/s", "600ns"), to base units and back.
 
-Every parser takes the text and, optionally, the name of what it sets, with which its sentence then begins. It accepts
-exactly the spellings of its table, is exact where the result is a whole number, and raises `MemsimError` otherwise.
+Every parser takes the text and, optionally, the name of what it sets, with which its sentence then begins, and the
+least that this may be, which is what a negative one is answered with. It accepts exactly the spellings of its table, is
+exact where the result is a whole number, and raises `MemsimError` otherwise.
 KiB is 1024 bytes, KB is 1000: "K" and "kb" are refused because they are read both ways.
 """
 
@@ -54,38 +55,37 @@ def quoted(text: object) -> str:
     return f'"{plain[:59]}…"' if len(plain) > 60 else f'"{plain}"'
 
 
-def parse_bytes(text: str, name: str = "The size") -> int:
+def parse_bytes(text: str, name: str = "The size", least: float = 0) -> int:
     """A size in bytes: "96KiB" is 98304, "2MB" is 2000000, "1.5MiB" is 1572864, "98304" is itself."""
-    return _whole(text, name, BYTE_UNITS, _BYTES_RIGHT)
+    return _whole(text, name, BYTE_UNITS, _BYTES_RIGHT, least)
 
 
-def parse_count(text: str, name: str = "The count") -> int:
+def parse_count(text: str, name: str = "The count", least: float = 0) -> int:
     """A number of elements or of parts: "128Ki" is 131072, "2Mi" is 2097152, "132" is itself."""
-    return _whole(text, name, COUNT_UNITS, "a number followed by Ki (1024) or Mi (1048576), or a plain whole number")
+    right = "a number followed by Ki (1024) or Mi (1048576), or a plain whole number"
+    return _whole(text, name, COUNT_UNITS, right, least)
 
 
-def parse_bandwidth(text: str, name: str = "The bandwidth") -> float:
+def parse_bandwidth(text: str, name: str = "The bandwidth", least: float = 0) -> float:
     """A bandwidth in bytes per second: "2TB/s" is 2e12, "100GiB/s" is 107374182400, "936e9" is itself."""
-    return float(_value(text, name, BANDWIDTH_UNITS, _BANDWIDTH_RIGHT))
+    return float(_value(text, name, BANDWIDTH_UNITS, _BANDWIDTH_RIGHT, least))
 
 
-def parse_seconds(text: str, name: str = "The time") -> float:
+def parse_seconds(text: str, name: str = "The time", least: float = 0) -> float:
     """A time in seconds: "600ns" is 6e-7, "3.8us" is 3.8e-6, "6e-7" is itself."""
-    return float(
-        _value(text, name, SECOND_UNITS, "a number followed by s, ms, us, ns or ps, or a plain number of seconds")
-    )
+    right = "a number followed by s, ms, us, ns or ps, or a plain number of seconds"
+    return float(_value(text, name, SECOND_UNITS, right, least))
 
 
-def parse_hertz(text: str, name: str = "The clock") -> float:
+def parse_hertz(text: str, name: str = "The clock", least: float = 0) -> float:
     """A clock rate in hertz: "1.7GHz" is 1.7e9, "1410MHz" is 1.41e9, "1.7e9" is itself."""
-    return float(
-        _value(text, name, HERTZ_UNITS, "a number followed by Hz, kHz, MHz or GHz, or a plain number of hertz")
-    )
+    right = "a number followed by Hz, kHz, MHz or GHz, or a plain number of hertz"
+    return float(_value(text, name, HERTZ_UNITS, right, least))
 
 
-def parse_number(text: str, name: str = "The number") -> float:
+def parse_number(text: str, name: str = "The number", least: float = 0) -> float:
     """A number without a unit, such as a rate per clock: "128", "673.4"."""
-    return float(_value(text, name, {"": 1}, "a plain number, without a unit"))
+    return float(_value(text, name, {"": 1}, "a plain number, without a unit", least))
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -115,14 +115,16 @@ def format_seconds(seconds: float) -> str:
     return f"{_three_digits(seconds)} s"
 
 
-def _whole(text: str, name: str, units: Mapping[str, int], right: str) -> int:
-    value = _value(text, name, units, right)
+def _whole(text: str, name: str, units: Mapping[str, int], right: str, least: float) -> int:
+    value = _value(text, name, units, right, least)
     if value.denominator != 1:
         raise MemsimError(f"{name} is {quoted(text)}, which does not come out whole: give {right}.")
     return value.numerator
 
 
-def _value(text: str, name: str, units: Mapping[str, int] | Mapping[str, Fraction], right: str) -> Fraction:
+def _value(
+    text: str, name: str, units: Mapping[str, int] | Mapping[str, Fraction], right: str, least: float
+) -> Fraction:
     """The exact value of `text` in base units, from 0 to `LARGEST`."""
     shown = quoted(text)
     match = _NUMBER.fullmatch(text.strip())
@@ -136,10 +138,16 @@ def _value(text: str, name: str, units: Mapping[str, int] | Mapping[str, Fractio
         raise MemsimError(f"{name} is {shown}, which is too large or too finely written: {_MOST}.")
     value = Fraction(f"{digits}e{exponent or 0}") * Fraction(units[unit])
     if sign == "-" and value:
-        raise MemsimError(f"{name} is {shown}, which is negative: give zero or more.")
+        raise MemsimError(f"{name} is {shown}, which is negative: give {_at_least(least)}.")
     if value > LARGEST:
         raise MemsimError(f"{name} is {shown}, which is too large: {_MOST}.")
     return value
+
+
+def _at_least(least: float) -> str:
+    if least >= 1:
+        return f"{least:g} or more"
+    return "more than zero" if least else "zero or more"
 
 
 def _format(value: float, unit: str, prefixes: str) -> str:

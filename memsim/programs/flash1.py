@@ -16,14 +16,14 @@ from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.language import LaunchSpec, Program, TileMachine
 from memsim.programs.parts import needs_mask, tensors, visible
-from memsim.tile import Room, Tile, cdiv
+from memsim.tile import LARGEST_BLOCK, Room, Tile, cdiv
 from memsim.trace import Ints
 
 
 def paper_tile(problem: Attention, sram_bytes: int) -> Tile:
     """The paper's choice: block_n = ⌈M/4d⌉ and block_m = min(block_n, d), with M the elements one SRAM holds."""
     elements = sram_bytes // problem.dtype_bytes
-    block_n = max(1, cdiv(elements, 4 * problem.head_dim))
+    block_n = min(max(1, cdiv(elements, 4 * problem.head_dim)), LARGEST_BLOCK)
     return Tile(block_m=min(block_n, problem.head_dim), block_n=block_n, num_warps=8, num_stages=1)
 
 

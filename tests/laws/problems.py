@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from memsim.attention import Attention
@@ -9,6 +16,10 @@ from memsim.language import trace_launch
 from memsim.programs import build_program
 from memsim.tile import Room, Tile
 from memsim.trace import LaunchTrace
+
+Array = npt.NDArray[Any]
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 
 UNLIMITED = 2**40
 TEXTBOOK = Room(registers=False, sram_limit_bytes=UNLIMITED, mma_tiles=False, architecture=None)
@@ -42,8 +53,9 @@ def problems(draw: st.DrawFn, longest: int = 600, head_dims: tuple[int, int] = (
         kv_heads=kv_heads,
         seq_len_q=seq_len_q,
         seq_len_k=seq_len_k,
-        head_dim=draw(st.one_of(st.sampled_from([d for d in (16, 64, 128) if low <= d <= high] or [low]),
-                                st.integers(low, high))),
+        head_dim=draw(
+            st.one_of(st.sampled_from([d for d in (16, 64, 128) if low <= d <= high] or [low]), st.integers(low, high))
+        ),
         dtype=draw(st.sampled_from(("float16", "bfloat16", "float32"))),
         causal=draw(st.booleans()),
     )
@@ -65,3 +77,19 @@ def traces_of(
     """The trace of each launch, by name."""
     program = build_program(algorithm, problem, tile, room, lse=lse)
     return {launch.name: trace_launch(launch, room) for launch in program.launches}
+
+
+def random_arrays(p: Attention, seed: int, scales: tuple[float, float, float] = (1, 1, 1)) -> tuple[Array, ...]:
+    """Q, K, V of the problem's dtype, normally distributed, each times its scale."""
+    rng = np.random.default_rng(seed)
+    of_keys = (p.batch, p.kv_head_count, p.seq_len_k, p.head_dim)
+    shapes = ((p.batch, p.heads, p.seq_len_q, p.head_dim), of_keys, of_keys)
+    return tuple(
+        (rng.standard_normal(shape) * scale).astype(DTYPES[p.dtype])
+        for shape, scale in zip(shapes, scales, strict=True)
+    )
+
+
+def scaled(examples: int) -> int:
+    """So many examples where the profile asks for the usual 100, in proportion under another profile."""
+    return math.ceil(examples * settings.default.max_examples / 100)

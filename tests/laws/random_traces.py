@@ -21,9 +21,7 @@ def staircase(slope: int, offset: int, divisor: int, most: int) -> Bound:
     return Bound("", of_values)
 
 
-_bounds = st.builds(
-    staircase, st.integers(-2, 3), st.integers(-6, 12), st.integers(1, 4), st.integers(0, 9)
-)
+_bounds = st.builds(staircase, st.integers(-2, 3), st.integers(-6, 12), st.integers(1, 4), st.integers(0, 9))
 
 
 class _Drawer:
@@ -49,8 +47,8 @@ class _Drawer:
                     f"T{number}",
                     draw(st.integers(1, 4)),
                     draw(st.integers(1, 6)),
-                    draw(st.integers(0, 60)),
-                    draw(st.integers(0, 40)),
+                    draw(st.one_of(st.sampled_from((16, 32, 48)), st.integers(0, 60))),
+                    draw(st.one_of(st.sampled_from((16, 32, 48)), st.integers(0, 40))),
                     draw(st.sampled_from(("float16", "float32"))),
                     512 * draw(st.integers(0, 3)),
                 )
@@ -113,14 +111,16 @@ class _Drawer:
     def tile(self, axes: tuple[str, ...], loops: tuple[str, ...]) -> TileRef:
         draw = self.draw
         tensor = draw(st.sampled_from(self.tensors))
+        sizes = st.one_of(st.sampled_from((8, 16)), st.integers(1, 20))
+        rows, cols = draw(sizes), draw(sizes)
         return TileRef(
             tensor,
             self.inside(axes, tensor.batch),
             self.inside(axes, tensor.heads),
-            self.anywhere(axes, loops),
-            self.anywhere(axes, loops),
-            draw(st.integers(1, 20)),
-            draw(st.integers(1, 20)),
+            self.anywhere(axes, loops, rows),
+            self.anywhere(axes, loops, cols),
+            rows,
+            cols,
         )
 
     def inside(self, axes: tuple[str, ...], extent: int) -> Index:
@@ -132,12 +132,14 @@ class _Drawer:
         divisor = max(draw(st.integers(1, 3)), -(-self.sizes[symbol] // extent))
         return Index(symbol, divisor, 1, 0)
 
-    def anywhere(self, axes: tuple[str, ...], loops: tuple[str, ...]) -> Index:
-        """A row or column, inside the tensor or beyond it."""
+    def anywhere(self, axes: tuple[str, ...], loops: tuple[str, ...], size: int) -> Index:
+        """A row or column of a tile of this size, inside the tensor or beyond it; often tile by tile."""
         draw = self.draw
         symbol = draw(st.sampled_from((None, *axes, *loops)))
         if symbol is None:
             return Index(offset=draw(st.integers(0, 20)))
+        if draw(st.booleans()):
+            return Index(symbol, 1, size, 0)
         divisor = draw(st.integers(1, 3)) if symbol in axes else 1
         return Index(symbol, divisor, draw(st.integers(0, 20)), draw(st.integers(0, 9)))
 
@@ -177,17 +179,18 @@ def executed(trace: LaunchTrace) -> Iterator[tuple[Record, dict[str, int]]]:
 
 def tile_sectors(tile: TileRef, values: dict[str, int]) -> tuple[set[int], int]:
     """(sectors that a tile touches where the symbols have these values, bytes it asks for)."""
-    tensor, element = tile.tensor, {"float16": 2, "float32": 4}[tile.tensor.dtype]
+    tensor, element = tile.tensor, {"float16": 2, "bfloat16": 2, "float32": 4}[tile.tensor.dtype]
 
     def at(index: Index) -> int:
         value = 0 if index.symbol is None else values[index.symbol] // index.divisor * index.multiplier
         return value + index.offset
 
+    first_col, cols = at(tile.col), min(at(tile.col) + tile.cols, tensor.cols) - at(tile.col)
     sectors, requested = set(), 0
     for row in range(at(tile.row), min(at(tile.row) + tile.rows, tensor.rows)):
-        for col in range(at(tile.col), min(at(tile.col) + tile.cols, tensor.cols)):
-            number = ((at(tile.batch) * tensor.heads + at(tile.head)) * tensor.rows + row) * tensor.cols + col
+        if cols > 0:
+            number = ((at(tile.batch) * tensor.heads + at(tile.head)) * tensor.rows + row) * tensor.cols + first_col
             first = tensor.address + number * element
-            sectors |= {first // 32, (first + element - 1) // 32}
-            requested += element
+            sectors |= set(range(first // 32, (first + cols * element - 1) // 32 + 1))
+            requested += cols * element
     return sectors, requested

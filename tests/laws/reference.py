@@ -7,17 +7,11 @@ taken away in the dtype.
 
 from __future__ import annotations
 
-from typing import Any
-
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from memsim.attention import Attention
 
-Array = npt.NDArray[Any]
-
-DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+from .problems import DTYPES, Array
 
 
 def visible_pairs(p: Attention) -> Array:
@@ -68,14 +62,26 @@ def error_and_bound(p: Attention, out: Array, q: Array, k: Array, v: Array) -> t
     )
 
 
-def random_inputs(p: Attention, seed: int, scales: tuple[float, float, float] = (1, 1, 1)) -> tuple[Array, ...]:
-    """Q, K, V of the problem's dtype, normally distributed, each times its scale."""
-    rng = np.random.default_rng(seed)
-    shapes = [
-        (p.batch, p.heads, p.seq_len_q, p.head_dim),
-        *[(p.batch, p.kv_heads or p.heads, p.seq_len_k, p.head_dim)] * 2,
-    ]
-    return tuple(
-        (rng.standard_normal(shape) * scale).astype(DTYPES[p.dtype])
-        for shape, scale in zip(shapes, scales, strict=True)
-    )
+def rounding_of_o(p: Attention, block_n: int, q: Array, k: Array, v: Array) -> float:
+    """What rounding O to the dtype after each tile of keys may add to the error.
+
+    After each tile O is the average of V over the keys so far, and is rounded: at most half a unit in the last place.
+    Later tiles shrink that error by the share of the sum of exponentials that those keys had. Taken together: all of
+    them at most, or six standard deviations of as many independent uniform errors, whichever is less.
+    """
+    dtype = DTYPES[p.dtype]
+    k64, v64 = (np.repeat(x.astype(np.float64), p.group, axis=1) for x in (k, v))
+    scores = q.astype(np.float64) @ k64.swapaxes(-1, -2) * p.scale
+    scores = np.where(visible_pairs(p), scores, -np.inf)
+    largest = scores.max(axis=-1, initial=-np.inf, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    total = np.where(weights.sum(-1, keepdims=True) == 0, 1, weights.sum(-1, keepdims=True))
+    most, variance = np.zeros(q.shape), np.zeros(q.shape)
+    for last in range(block_n, p.seq_len_k + block_n, block_n):
+        so_far = weights[..., :last].sum(-1, keepdims=True)
+        o = weights[..., :last] @ v64[..., :last, :] / np.where(so_far == 0, 1, so_far)
+        half_unit = np.spacing(np.abs(o).astype(dtype)).astype(np.float64) / 2
+        added = half_unit * so_far / total
+        most += added
+        variance += added**2 / 3
+    return float(np.minimum(most, 6 * np.sqrt(variance)).max(initial=0.0))

@@ -14,6 +14,7 @@ import pytest
 
 import memsim
 from memsim import cli, sweep
+from memsim._option_list import PROBLEM
 
 SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
 COUNTED = (*SMALL, "--count-only")
@@ -117,9 +118,14 @@ def test_sweep_json_has_the_shape_of_its_schema() -> None:
         {"name": "causal", "values": ["true", "false"]},
     ]
     assert data["points"] == len(data["rows"]) == 4
-    assert data["options"]["algorithm"] == "flash" and data["options"]["heads"] == "2"
+    assert data["options"] == {
+        "algorithm": "flash", "gpu": "h200", "batch": "1", "heads": "2", "kv-heads": "2", "seq-len-q": "128",
+        "seq-len-k": "128", "head-dim": "64", "dtype": "float16", "lse": "false", "inputs": "hbm",
+    }  # fmt: skip
+    assert data["counted_only"] is True and "L2 is not simulated" in data["notes"][0]
     for row in data["rows"]:
-        assert set(row) == {"point", *sweep.COLUMNS}
+        assert set(row) == {"point", *sweep.COLUMNS} and row["notes"] == []
+        assert row["block_m"] == int(row["point"]["block-m"]) and row["num_warps"] == 4
         assert row["status"] == "ok" and isinstance(row["hbm_bytes"], int) and row["time_s"] is None
 
 
@@ -153,7 +159,7 @@ def test_tile_options_are_taken_together_with_the_default_tile() -> None:
     tile = json_of("simulate", "flash", *COUNTED, "--block-m", "128", "--num-stages", "1")["tile"]
     assert (tile["block_m"], tile["num_stages"]) == (128, 1)
     _, out, _ = memsim_("simulate", "flash", *COUNTED, "--block-m", "128")
-    assert "block_m as asked for" in out
+    assert "block-m as asked for" in out
     _, out, _ = memsim_("simulate", "flash", *COUNTED)
     assert "the first of the GPU's tiles that fits" in out
 
@@ -180,6 +186,11 @@ def test_gpu_file_is_read_and_named_as_given(tmp_path: Path) -> None:
     assert json_of("simulate", "flash", *COUNTED, "--gpu", str(path))["gpu"] == str(path)
     code, out, _ = memsim_("gpus", str(path))
     assert code == 0 and "my-gpu" in out
+    # What the comment above its name promises.
+    assert "# what refusals and memsim gpus call it; reports print the name given on the command line" in template
+    assert str(path) in memsim_("simulate", "flash", *COUNTED, "--gpu", str(path))[1].replace("\n", "")
+    warps = ("--set", "sm.max_warps=4", "--num-warps", "8", *(f"--set=tiles.{i}.num_warps=4" for i in range(4)))
+    assert "does not fit on an SM of my-gpu" in memsim_("simulate", "flash", *COUNTED, "--gpu", str(path), *warps)[2]
 
 
 def test_gpu_file_may_be_a_pipe() -> None:
@@ -192,10 +203,18 @@ def test_gpu_file_may_be_a_pipe() -> None:
 def test_text_of_each_command_says_what_it_is_about() -> None:
     for args, words in {
         ("compare", *SMALL): ("qk", "softmax", "pv", "naive", "flash", "math waits for memory", "truck"),
-        ("simulate", "naive", *SMALL): ("blocks per SM", "limited by", "registers from", "SRAM of a block", "total"),
+        ("simulate", "naive", *SMALL): ("blocks per SM", "limited by", "registers from", "SRAM per block", "total"),
         ("gpus",): ("two-level", "936 GB/s", "192/192 KiB", "datasheet only"),
         ("gpus", "two-level"): ("sm.sram.capacity_bytes", "196,608", "the article"),
-        ("sweep", *COUNTED, "--vary", "block-m=16,8"): ("block-m", "refused", "powers of two"),
+        ("sweep", *COUNTED, "--vary", "block-m=16,8"): (
+            "Sweep of flash: 2 heads, seq-len 128, head-dim 64, float16",
+            "h200 without its L2 (not simulated yet): 132",
+            "block-m as varied, the rest from",
+            "16×64, 4, 3",
+            "refused",
+            "powers of two",
+            "The L2 is not simulated",
+        ),
     }.items():
         code, out, err = memsim_(*args)
         assert (code, err) == (0, "")
@@ -211,6 +230,27 @@ def test_help_and_version() -> None:
         code, out, err = memsim_(name, "--help")
         assert (code, err) == (0, "")
         assert all(f"--{option.name}" in out for option in spec.options)
+        assert "STR" not in out and "[ARGS" not in out and f"Usage: memsim {name} " in out
+
+
+def test_help_names_values_and_defaults() -> None:
+    out = " ".join(memsim_("sweep", "--help")[1].replace("│", " ").split())
+    for part in (
+        "memsim sweep [ALGORITHM] --vary AXIS=V1,V2,… [OPTIONS]", "One of naive, flash, flash1. [default: flash]",
+        "--heads N Heads of Q. [default: 16]", "--seq-len N", "[default: 2048]", "--dtype DTYPE", "[default: float16]",
+        "--gpu NAME_OR_FILE", "[default: h200]", "--sram SIZE", "--hbm-bandwidth RATE", "--l2 none Only none for now",
+        "--inputs hbm|host", "--set KEY=VALUE", "--csv FILE", "the first of the GPU's tiles that fits",
+    ):  # fmt: skip
+        assert part in out, part
+    assert "Usage: memsim simulate ALGORITHM [OPTIONS]" in memsim_("simulate", "--help")[1]
+    assert "Usage: memsim gpus [NAME_OR_FILE] [OPTIONS]" in memsim_("gpus", "--help")[1]
+
+
+def test_defaults_in_help_are_the_defaults() -> None:
+    problem = memsim.Attention()
+    for name in ("batch", "heads", "head-dim", "dtype"):
+        assert PROBLEM[name].default == str(getattr(problem, name.replace("-", "_")))
+    assert PROBLEM["seq-len"].default == str(problem.seq_len_q) == str(problem.seq_len_k)
 
 
 def test_main_exits_with_the_code() -> None:

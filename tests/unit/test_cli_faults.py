@@ -45,16 +45,27 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("compare", "--seq-len", "-5"), ('seq-len is "-5", which is negative: give zero or more.',)),
     (("compare", "--seq-len", "1e400"), ('seq-len is "1e400", which is too large or too finely written: ',)),
     (("compare", "--seq-len", "8Ti"), ('seq-len is "8Ti", which has an unknown unit "Ti": ',)),
-    (("compare", "--seq-len", "1e15"), ("seq_len is 1000000000000000; it must lie between 0 and 2^40.",)),
+    (("compare", "--heads", "-3"), ('heads is "-3", which is negative: give 1 or more.',)),
+    (("compare", "--block-m", "-3"), ('block-m is "-3", which is negative: give 1 or more.',)),
+    (("compare", "--clock", "-1"), ('clock is "-1", which is negative: give 1000 or more.',)),
+    (("compare", "--hbm-latency", "-1"), ('hbm-latency is "-1", which is negative: give zero or more.',)),
+    (("compare", "--set", "sm.pipes.exp_per_clock.float32=-1"), ("which is negative: give more than zero.",)),
+    (("compare", "--seq-len", "1e15"), ("seq-len is 1000000000000000; it must lie between 0 and 2^40.",)),
+    (("compare", "--kv-heads", "0"), ("kv-heads is 0; it must lie between 1 and 2^40.",)),
     (("compare", "--heads", "0"), ("heads is 0; it must lie between 1 and 2^40.",)),
     (("compare", "--scale", "nan"), ('scale is "nan": give a finite number, such as 0.125 or -1.',)),
-    (("compare", "--dtype", "float8"), ("dtype is 'float8'; it must be one of float16, bfloat16, float32.",)),
-    (("compare", "--heads", "33", "--kv-heads", "2"), ("heads must be a multiple of kv_heads.",)),
-    (("compare", "--num-warps", "3"), ("num_warps is 3; it must be a power of two.",)),
+    (("compare", "--dtype", "float8"), ('dtype is "float8"; it must be one of float16, bfloat16, float32.',)),
+    (("compare", "--heads", "33", "--kv-heads", "2"), ("heads must be a multiple of kv-heads.",)),
+    (("compare", "--num-warps", "3"), ("num-warps is 3; it must be a power of two.",)),
     (("compare", "--inputs", "disk"), ('inputs is "disk"; it must be one of hbm, host.',)),
     (("compare", "--gpu", "h2OO"), ('There is no GPU and no file called "h2OO": ',)),
     (("compare", "--gpu", ""), ('There is no GPU and no file called "": ',)),
-    (("compare", "--hbm-bandwidth", "-2TB/s"), ('hbm-bandwidth is "-2TB/s", which is negative: give zero or more.',)),
+    (
+        ("compare", "--block-m", "8"),
+        ("block-m is 8; this GPU's tensor instructions take powers of two of at least 16.",),
+    ),
+    (("compare", "--hbm-bandwidth", "-2TB/s"), ('hbm-bandwidth is "-2TB/s", which is negative: give 1 or more.',)),
+    (("compare", "--l2", "50MB"), ('l2 is "50MB", but an L2 is not simulated yet, whatever its size: give none.',)),
     (("compare", "--set", "sm.count"), ('--set is "sm.count": give KEY=VALUE, such as sm.count=66.',)),
     (("compare", "--set", "sm.cuont=3"), ("sm.cuont is not a field of a GPU: did you mean sm.count?",)),
     (("compare", "--set", "sm.count=3", "--set", "sm.count=4"), ('"sm.count" is set twice: give it once.',)),
@@ -86,16 +97,17 @@ def test_bad_input_is_one_sentence_and_code_2(args: tuple[str, ...], parts: tupl
 def test_faults_of_a_command_are_named_together(tmp_path: Path) -> None:
     code, _, err = memsim_(
         "simulate", "flush", "--haeds", "3", "--heads", "0", "--seq-len", "x", "--dtype", "int8", "--block-m", "0",
-        "--scale", "inf", "--inputs", "disk", "--set", "sm.cuont=3", "--sms", "many", "--num-stages",
+        "--scale", "inf", "--inputs", "disk", "--set", "sm.cuont=3", "--sms", "many", "--causal=maybe", "--json=2",
+        "--num-stages",
     )  # fmt: skip
     assert code == 2
     lines = err.splitlines()
     for fragment in (
-        "--num-stages needs", '"--haeds"', '"flush"', "heads is 0", "seq-len is", "dtype is", "block_m is 0",
-        "scale is", "inputs is", "sm.cuont is not", "sms is",
+        "--num-stages needs", '"--haeds"', '"flush"', "heads is 0", "seq-len is", "dtype is", "block-m is 0",
+        "scale is", "inputs is", "sm.cuont is not", "sms is", '--causal is "maybe"', '--json is "2"',
     ):  # fmt: skip
         assert sum(fragment in line for line in lines) == 1, fragment
-    assert len(lines) == 11
+    assert len(lines) == 13
     code, _, err = memsim_(
         "sweep", "--vary", "heads=1,x", "--vary", "nonsense=1", "--vary", "heads=2", "--dtype", "int8",
         "--csv", str(tmp_path / "no" / "x.csv"),

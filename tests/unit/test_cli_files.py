@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from memsim import _cli_progress, cli, sweep
+from memsim._options import read_request
 
 SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
 COUNTED = (*SMALL, "--count-only")
@@ -117,6 +118,11 @@ def test_csv_may_be_a_device() -> None:
     assert Path("/dev/null").is_char_device()
 
 
+def test_csv_may_be_the_pipe_of_standard_output() -> None:
+    done = process(*SWEEP, "--csv", "/dev/stdout")
+    assert done.returncode == 0 and done.stdout.startswith(b"block-m,status,reason,block_m,")
+
+
 # ---- streams
 
 
@@ -179,6 +185,36 @@ def test_a_bar_is_drawn_only_for_a_person_and_after_a_moment(monkeypatch: pytest
             assert cli.run(["simulate", "flash", *SMALL, "--json"]) == 0
         assert bool(err.getvalue()) is drawn
         json.loads(out.getvalue())
+
+
+def test_a_long_replay_off_a_terminal_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = json.loads(memsim_("simulate", "naive", *COUNTED, "--json")[1])["total"]["tile_operations"]
+    monkeypatch.setattr(_cli_progress, "_MANY_OPERATIONS", operations - 1)
+    said = "memsim: replaying 0 million tile operations; --count-only answers at once.\n"
+    for args in (("simulate", "naive"), ("compare",), ("sweep", "naive", "--vary", "causal=false,true")):
+        code, out, err = memsim_(*args, *SMALL, "--json")
+        assert (code, err) == (0, said) and json.loads(out)
+        assert memsim_(*args, *COUNTED)[2] == ""
+    monkeypatch.setattr(_cli_progress, "_MANY_OPERATIONS", operations)
+    assert memsim_("simulate", "naive", *SMALL)[2] == ""
+    # Points of a sweep add up.
+    assert memsim_("sweep", "naive", "--vary", "lse=false,true", *SMALL)[2] == said
+    err = Terminal()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+        assert cli.run(["compare", *SMALL]) == 0
+    assert err.getvalue() == ""
+
+
+def test_the_announcement_counts_millions() -> None:
+    request = read_request({"seq-len": "8Ki", "heads": "64", "block-m": "16", "block-n": "16"}, {})
+    millions = request.tile_operations("flash") / 1e6
+    assert millions > 5
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        _cli_progress.ReplayNotice().about(request, "flash")
+    assert (
+        err.getvalue() == f"memsim: replaying {millions:,.0f} million tile operations; --count-only answers at once.\n"
+    )
 
 
 def test_gpus_does_not_import_what_it_does_not_need() -> None:

@@ -20,7 +20,7 @@ from memsim.sweep import SweepRow, SweepTable, sweep
 
 def text_of(report: RenderableType, width: int = 80) -> str:
     page = io.StringIO()
-    Console(file=page, width=width, highlight=False).print(report)
+    Console(file=page, width=width, highlight=False).print(report, crop=False)
     return page.getvalue()
 
 
@@ -107,6 +107,77 @@ def test_story_follows_the_numbers_not_the_names() -> None:
     assert "hardly waits for memory here: 4.0 %" in told and "truck" not in told
 
 
+def held_back(bound: str, waiting: float, *, blocks_per_sm: int = 1, **busy: float) -> str:
+    """The story of a comparison whose flash side has these figures."""
+    real = memsim.compare(Attention(heads=8, seq_len_q=2048, seq_len_k=2048), gpu="two-level", count_only=True)
+    flash = changed(real.flash, time_s=1.0, bound=bound, waiting_for_memory=waiting, busy=busy)
+    launch = dataclasses.replace(flash.launches[0], blocks_per_sm=blocks_per_sm)
+    flash = dataclasses.replace(flash, launches=(launch,))
+    naive = changed(real.naive, time_s=1.0, waiting_for_memory=0.5)
+    return as_line(" ".join(story(Comparison(naive, flash), load_gpu("two-level"))))
+
+
+def test_story_words_bound_and_waiting_together() -> None:
+    phases = "With one block per SM its phases (products, exponentials, arithmetic) cannot overlap, so they add up."
+    assert "by the bandwidth of HBM: its math waits for memory 40.0 % of the time." in held_back("hbm", 0.4, hbm=0.9)
+    told = held_back("hbm", 0.02, hbm=0.9)
+    assert "HBM, busy 90.0 % of the time, though its math waits for memory 2.0 % of the time only" in told
+    told = held_back("tensor", 0.02, tensor=0.6)
+    assert "(the tensor pipe), busy 60.0 % of the time, and hardly by memory: its math waits for memory 2.0 %" in told
+    assert phases in told and "next limit" not in told
+    for told in (held_back("tensor", 0.02, tensor=0.6, blocks_per_sm=2), held_back("exp", 0.02, exp=0.95)):
+        assert "hardly by memory" in told and phases not in told
+    assert "HBM is busy 80.0 % of the time and would be the next limit." in held_back("alu", 0.02, alu=0.7, hbm=0.8)
+    assert "more than by memory, though its math waits for memory 30.0 %" in held_back("exp", 0.3, exp=0.5)
+    assert "held back by starting kernels; while it runs, its math waits" in held_back("launch", 0.3)
+
+
+def test_truck_driver_is_told_so_that_a_newcomer_understands_it() -> None:
+    comparison = memsim.compare(Attention(heads=16, seq_len_q=1024, seq_len_k=1024), gpu="two-level")
+    told = as_line(" ".join(story(comparison, load_gpu("two-level"))))
+    assert "of the time: most of the time the GPU is a truck driver, moving numbers, not a mathematician." in told
+
+
+def test_comparison_shows_what_makes_phases_serial() -> None:
+    comparison = memsim.compare(Attention(heads=16, seq_len_q=512, seq_len_k=512), gpu="two-level")
+    rows = {
+        line[:23].strip(): line[23:].split()
+        for line in text_of(comparison_report(comparison, load_gpu("two-level"))).splitlines()
+    }
+    launches = [*comparison.naive.launches, *comparison.flash.launches]
+    assert rows["blocks per SM"] == [str(launch.blocks_per_sm) for launch in launches]
+    assert rows["waves"] == [str(launch.waves) for launch in launches]
+    assert rows["SRAM per block"] == " ".join(kib(launch.sram_bytes) for launch in launches).split()
+
+
+@pytest.mark.parametrize("width", [20, 40, 50, 60, 70])
+def test_narrow_tables_are_stacked_and_no_figure_is_cut(width: int) -> None:
+    comparison = memsim.compare(Attention(heads=2, seq_len_q=256, seq_len_k=256), count_only=True)
+    gpu = load_gpu("h200")
+    for report in (comparison_report(comparison, gpu), result_report(comparison.naive, gpu), gpus_report([gpu])):
+        wide, narrow = text_of(report, 200), text_of(report, width)
+        assert "…" not in narrow
+        assert set(re.findall(r"[\d.,]+ (?:[KMG]?B|KiB)", wide)) <= set(re.findall(r"[\d.,]+ (?:[KMG]?B|KiB)", narrow))
+        if width >= 40:
+            assert max(map(cell_len, narrow.splitlines())) <= width
+
+
+def test_sweep_shows_the_tile_of_every_row_and_what_all_share() -> None:
+    table = sweep("flash", {"block-m": ["32", "128"]}, {"heads": 2, "kv-heads": 1, "seq-len": 128, "sram": "192KiB"})
+    text = as_line(text_of(sweep_report(table), 120))
+    for part in (
+        "Sweep of flash: 2 heads (1 of K and V), seq-len 128, head-dim 128, float16",
+        "h200 (sram 192KiB) without its L2 (not simulated yet): 132 SMs with 192 KiB of SRAM each, HBM 4.80 TB/s",
+        "tile (block-m × block-n, warps, stages): block-m as varied, the rest from the first of the GPU's tiles that",
+        "32×64, 4, 3", "128×64, 4, 3", "At block-m 128: flash spills", "The L2 is not simulated",
+    ):  # fmt: skip
+        assert part in text, part
+    one = as_line(
+        text_of(sweep_report(sweep("naive", {"sms": ["1", "2"], "gpu": ["h200"]}, {"seq-len": 64}, count_only=True)))
+    )
+    assert "64×64, 4, 3" in one and "tile 64×64, 4 warps, 3 stages (the first of" in one and "Counted without" in one
+
+
 def test_math_and_moving_times_are_shares_of_the_launches() -> None:
     result = memsim.simulate("naive", Attention(heads=2, seq_len_q=256, seq_len_k=256))
     launches = result.launches
@@ -139,7 +210,8 @@ def test_result_fits_80_columns(algorithm: str, gpu: str) -> None:
     text = text_of(result_report(result, load_gpu(gpu)))
     assert max(map(cell_len, text.splitlines())) <= 80 and "…" not in text
     assert ("registers a thread" in text) == (gpu == "h200")
-    for word in ("blocks", "waves", "blocks per SM", "limited by", "SRAM of a block", "exponentials"):
+    assert ("h200 without its L2 (not simulated yet): 132 SMs" in text) == (gpu == "h200")
+    for word in ("blocks", "waves", "blocks per SM", "limited by", "SRAM per block", "exponentials"):
         assert re.search(rf"^{word} ", text, re.MULTILINE), word
 
 
@@ -149,8 +221,8 @@ def test_heading_says_what_differs_from_the_plain_problem() -> None:
     result = memsim.simulate("flash", problem, gpu_options=options, lse=True, inputs="host")
     text = as_line(text_of(result_report(result, load_gpu("h200"), ("block_m",)), 200))
     for part in (
-        "3 sequences", "4 heads (2 of K and V)", "seq_len 8 × 16", "bfloat16", "causal", "with LSE",
-        "inputs from the host", "h200 (sram 128KiB, sms 9)", "block_m as asked for", "of it host link",
+        "3 sequences", "4 heads (2 of K and V)", "seq-len 8 × 16", "bfloat16", "causal", "with LSE",
+        "inputs from the host", "h200 (sram 128KiB, sms 9) without its L2", "block-m as asked for", "of it host link",
     ):  # fmt: skip
         assert part in text, part
 
@@ -173,16 +245,26 @@ def test_a_gpu_shows_every_field_and_source(name: str) -> None:
     gpu = load_gpu(name)
     text = text_of(gpu_report(gpu), 400)
     for key in fields_of(gpu):
-        assert re.search(rf"^{re.escape(key)} ", text, re.MULTILINE)
+        if not key.startswith("tiles."):
+            assert re.search(rf"^{re.escape(key)} ", text, re.MULTILINE)
+    for index, tile in enumerate(gpu.tiles):
+        assert re.search(
+            rf"^tiles.{index} +{tile.block_m}×{tile.block_n}, {tile.num_warps} warps, ", text, re.MULTILINE
+        )
     for source in gpu.sources.values():
         assert as_line(source) in as_line(text)
+    assert as_line(text).count(as_line(gpu.sources["tiles"])) == 1
+    assert max(map(cell_len, text_of(gpu_report(gpu)).splitlines())) <= 80
 
 
 def test_sweep_leaves_columns_out_before_it_cuts_any() -> None:
     axes = {"seq-len": ["64", "1Ki"], "block-m": ["32", "1Ki"], "gpu": ["two-level"], "hbm-bandwidth": ["2TB/s"]}
     table = sweep("flash", axes, {"heads": 1})
     wide, narrow = text_of(sweep_report(table), 200), text_of(sweep_report(table), 70)
-    assert "× compulsory" in wide and "SRAM" in wide and "SRAM" not in narrow.split("─")[0]
+    assert "× compulsory" in wide and "SRAM/block" in wide and "96.2 KiB" in wide and "Left out" not in wide
+    assert "SRAM" not in narrow.split("─")[0].split("\n\n")[-1]
+    assert "Left out at this width: tile, blocks/SM, SRAM/block, time, bound, waits" in as_line(narrow)
+    assert "--csv and --json have all columns." in narrow and "Left out" in text_of(sweep_report(table), 30)
     for text in (wide, narrow):
         assert "does-not-fit" in text and "…" not in text and "of 196608 B" in as_line(text)
     assert max(map(cell_len, narrow.splitlines())) <= 70
@@ -191,6 +273,7 @@ def test_sweep_leaves_columns_out_before_it_cuts_any() -> None:
 def test_long_sweeps_show_their_first_rows() -> None:
     rows = tuple(SweepRow({"heads": str(i)}, "ok", hbm_bytes=i) for i in range(MOST_SWEEP_ROWS + 5))
     text = text_of(sweep_report(SweepTable({}, {"heads": ("…",)}, len(rows), rows)))
+    assert text.startswith("Sweep\n")
     assert f"first {MOST_SWEEP_ROWS} of {len(rows)} rows" in text
     assert len(text.splitlines()) < MOST_SWEEP_ROWS + 10
 
@@ -200,7 +283,8 @@ def test_long_sweeps_show_their_first_rows() -> None:
     [
         (percent(0.853), "85.3 %"), (percent(None), "–"), (times(2.444), "2.44×"), (times(33.0), "33×"),
         (times(35526.4), "35,526×"), (number(0.0621), "0.062"), (number(None), "–"), (number(0), "0"),
-        (kib(233472), "228 KiB"), (kib(16), "16 B"), (kib(131584), "128.5 KiB"), (kib(60 * 2**20), "60 MiB"),
+        (kib(233472), "228 KiB"), (kib(16), "16 B"), (kib(131584), "128.5 KiB"), (kib(8200), "8.01 KiB"),
+        (kib(60 * 2**20), "60 MiB"),
         (kib(10**15), "1,000 TB"),
     ],
 )  # fmt: skip
@@ -211,3 +295,10 @@ def test_figures_have_three_to_four_digits(shown: str, right: str) -> None:
 def test_a_number_stays_with_its_unit() -> None:
     text = text_of(Paragraph("it takes 294 µs and 39.8 % of 1.35 GB on 132 SMs. " * 20), 47)
     assert not re.search(r"[0-9]\n(µs|%|GB)", text) and max(map(len, text.splitlines())) <= 47
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    assert str(Tile(16, 16, 1, 1)) == "16×16, 1 warp, 1 stage"
+    result = memsim.simulate("flash", Attention(heads=1, seq_len_q=16, seq_len_k=16), tile=Tile(16, 16, 1, 1))
+    text = text_of(result_report(result, load_gpu("h200"), ("block_m", "block_n", "num_warps", "num_stages")))
+    assert "flash: 1 head, " in text and "tile 16×16, 1 warp, 1 stage (as asked for)" in text

@@ -1,0 +1,117 @@
+"""What a sweep found: its rows, and they as JSON (`memsim.sweep/1`) and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, field, fields
+from typing import Any, TextIO
+
+from memsim._option_list import PROBLEM, TILE
+from memsim._options import settings_of
+from memsim.gpu import Gpu
+from memsim.tile import Tile
+
+SWEEP_SCHEMA = "memsim.sweep/1"
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One point. `status` is "ok", or why there are no figures: "does-not-fit" (the tile), "out-of-memory" (HBM) or
+    "refused" (a value that cannot be, or values that do not go together), with the sentence in `reason`.
+
+    `block_m` to `num_stages` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
+    the smallest and `sram_bytes` (of a block) the largest; the rest are its totals. Figures of time are None when only
+    counted. `notes` are those of the result.
+    """
+
+    point: dict[str, str]
+    status: str
+    reason: str = ""
+    block_m: int | None = None
+    block_n: int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+    blocks_per_sm: int | None = None
+    sram_bytes: int | None = None
+    sram_fill_bytes: int | None = None
+    sram_store_bytes: int | None = None
+    hbm_bytes: int | None = None
+    flops: int | None = None
+    time_s: float | None = None
+    bound: str | None = None
+    waiting_for_memory: float | None = None
+    over_compulsory: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tile(self) -> Tile | None:
+        """The tile that was taken, if the point has figures."""
+        if self.block_m is None or self.block_n is None or self.num_warps is None or self.num_stages is None:
+            return None
+        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)
+
+
+COLUMNS = tuple(column.name for column in fields(SweepRow))[1:]
+"""The columns of a sweep's CSV after those of its axes and before those of what its points share."""
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """The rows of a sweep, in the order of its axes' product, the last axis fastest.
+
+    `options` are the values that all points share, those that were not given too, but for what depends on the GPU or
+    on an axis. `points` is how many rows a finished sweep has, `gpu` the machine before the axes change it, if all
+    points share one.
+    """
+
+    options: dict[str, str]
+    axes: dict[str, tuple[str, ...]]
+    points: int
+    rows: tuple[SweepRow, ...]
+    counted_only: bool = False
+    gpu: Gpu | None = field(default=None, repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What holds for every point that has figures; what holds for some only is in their rows."""
+        noted = [row.notes for row in self.rows if row.status == "ok"]
+        return tuple(note for note in dict.fromkeys(noted[0] if noted else ()) if all(note in row for row in noted))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table as JSON-ready data, with its schema first."""
+        axes = [{"name": name, "values": list(values)} for name, values in self.axes.items()]
+        notes = self.notes
+        return {
+            "schema": SWEEP_SCHEMA,
+            "options": self.options,
+            "counted_only": self.counted_only,
+            "axes": axes,
+            "points": self.points,
+            "notes": list(notes),
+            "rows": [
+                {"point": row.point}
+                | {name: getattr(row, name) for name in COLUMNS}
+                | {"notes": [note for note in row.notes if note not in notes]}
+                for row in self.rows
+            ],
+        }
+
+    def write_csv(self, file: TextIO) -> None:
+        """The table as CSV: the axes' columns, then `COLUMNS`, then the problem, the GPU and what else was given.
+
+        What a row does not have is empty. Sizes of the problem are there as numbers, however they were written.
+        """
+        shared = [name for name in ("algorithm", "gpu", *settings_of({})) if name.replace("_", "-") not in self.axes]
+        shared += [name for name in self.options if name not in (*shared, *PROBLEM, *TILE) or name == "scale"]
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*self.axes, *COLUMNS, *shared))
+        for row in self.rows:
+            options = self.options | row.point
+            settings = {name: as_text(value) for name, value in settings_of(options).items()}
+            figures = [" ".join(row.notes) if name == "notes" else getattr(row, name) for name in COLUMNS]
+            writer.writerow((*row.point.values(), *figures, *((options | settings).get(name, "") for name in shared)))
+
+
+def as_text(value: str | int | float) -> str:
+    """A value as the command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
