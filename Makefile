@@ -12,6 +12,8 @@ PYTHON ?= python3
 VENV = .venv
 PACKAGE =
 ARGS =
+# What the kernels are tested with, on the CPU.
+TORCH = torch==2.13.0
 
 BIN := $(VENV)/bin
 # Through the interpreter, not bin/pip, whose first line has a limited length.
@@ -79,20 +81,22 @@ $(VENV)/.stamp-base: pyproject.toml | $(VENV)/.stamp-venv
 
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing memsim and its test tools into $(VENV)"
-	@$(INSTALL) --editable '.[test]'
+	@$(INSTALL) '$(TORCH)'
+	@$(INSTALL) --editable '.[test,kernels]'
 	@touch $(VENV)/.stamp-base $@
 
 $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing memsim and its development tools into $(VENV)"
-	@$(INSTALL) --editable '.[test,dev]'
-	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
+	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.stamp-base $@
 
 else
 
 # pip keeps an installed wheel of the same version, hence the second line.
 $(VENV)/.stamp-test: $(PACKAGE) | $(VENV)/.stamp-venv
 	@echo "installing $(PACKAGE) and its test tools into $(VENV)"
-	@$(INSTALL) '$(PACKAGE)[test]'
+	@$(INSTALL) '$(TORCH)'
+	@$(INSTALL) '$(PACKAGE)[test,kernels]'
 	@$(INSTALL) --force-reinstall --no-deps '$(PACKAGE)'
 	@touch $@
 

@@ -1,0 +1,178 @@
+"""The FlashAttention forward kernels: S and P stay in registers, Q and the K/V ring in shared memory.
+
+One program works on BLOCK_M rows of one head: Q is loaded once, K and V stream past it in BLOCK_N rows, softmax runs
+online in base 2 (exp2 is one MUFU instruction). The grid's first axis runs over row blocks, the second over heads,
+the third over batches, as in the simulator's `flash` program.
+"""
+
+# Argument lists stay in groups that belong together.
+# fmt: off
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _online_softmax(
+    s, m, l, o, row, col, seq_k, shift, qk_scale,
+    CAUSAL: tl.constexpr, TAIL: tl.constexpr, SCALE_FIRST: tl.constexpr,
+):
+    """Fold one tile of raw scores into the running m (base 2, scaled), l and o; returns the weights and the three."""
+    if SCALE_FIRST:
+        # A scale of 0 or below would turn the mask's -inf into NaN or +inf.
+        s = s * qk_scale
+    if TAIL:
+        s = tl.where(col[None, :] < seq_k, s, -float("inf"))
+    if CAUSAL:
+        s = tl.where(col[None, :] <= row[:, None] + shift, s, -float("inf"))
+    if SCALE_FIRST:
+        larger = tl.maximum(m, tl.max(s, 1))
+        safe = tl.where(larger == -float("inf"), 0.0, larger)
+        p = tl.exp2(s - safe[:, None])
+    else:
+        larger = tl.maximum(m, tl.max(s, 1) * qk_scale)
+        safe = tl.where(larger == -float("inf"), 0.0, larger)
+        p = tl.exp2(s * qk_scale - safe[:, None])
+    factor = tl.exp2(m - safe)
+    l = l * factor + tl.sum(p, 1)
+    o = o * factor[:, None]
+    return p, larger, l, o
+
+
+@triton.jit
+def _key_limits(i, seq_q, seq_k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """(keys up to which no tile needs a mask, a multiple of BLOCK_N; keys to visit)."""
+    stop = seq_k
+    whole = seq_k // BLOCK_N * BLOCK_N
+    if CAUSAL:
+        shift = seq_k - seq_q
+        last = tl.minimum((i + 1) * BLOCK_M, seq_q)
+        stop = tl.minimum(tl.maximum(last + shift, 0), seq_k)
+        # Row i·BLOCK_M, the first of the block, sees keys up to i·BLOCK_M + shift.
+        whole = tl.minimum(tl.maximum(i * BLOCK_M + shift + 1, 0), seq_k) // BLOCK_N * BLOCK_N
+    return whole, stop
+
+
+@triton.jit
+def flash_pointer_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
+    v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col,
+    heads, seq_q, seq_k, qk_scale,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
+    SCALE_FIRST: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
+):
+    """Loads through pointers: any strides, any lengths, any head_dim up to BLOCK_D."""
+    i = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    row = i * BLOCK_M + tl.arange(0, BLOCK_M)
+    # Offsets inside a tile fit in 32 bits unless a stride is enormous (WIDE); where a tile starts always takes 64.
+    m_in = tl.arange(0, BLOCK_M)
+    n_in = tl.arange(0, BLOCK_N)
+    d_in = tl.arange(0, BLOCK_D)
+    if WIDE:
+        m_in = m_in.to(tl.int64)
+        n_in = n_in.to(tl.int64)
+        d_in = d_in.to(tl.int64)
+    row_start = (i * BLOCK_M).to(tl.int64)
+    d_ok = d_in < HEAD_DIM
+    row_ok = row < seq_q
+    precision: tl.constexpr = "ieee" if IEEE else "tf32"
+    shift = seq_k - seq_q
+
+    q = tl.load(
+        q_ptr + batch * q_batch + head * q_head + row_start * q_row + (m_in[:, None] * q_row + d_in[None, :] * q_col),
+        mask=row_ok[:, None] & d_ok[None, :], other=0.0,
+    )
+    k_tile = k_ptr + batch * k_batch + (head // GROUP) * k_head + (n_in[None, :] * k_row + d_in[:, None] * k_col)
+    v_tile = v_ptr + batch * v_batch + (head // GROUP) * v_head + (n_in[:, None] * v_row + d_in[None, :] * v_col)
+
+    m = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    o = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    whole, stop = _key_limits(i, seq_q, seq_k, BLOCK_M, BLOCK_N, CAUSAL)
+    for j in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
+        at = tl.cast(j, tl.int64)
+        k = tl.load(k_tile + at * k_row, mask=d_ok[:, None], other=0.0)
+        s = tl.dot(q, k, input_precision=precision)
+        p, m, l, o = _online_softmax(
+            s, m, l, o, row, j + tl.arange(0, BLOCK_N), seq_k, shift, qk_scale, False, False, SCALE_FIRST
+        )
+        v = tl.load(v_tile + at * v_row, mask=d_ok[None, :], other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision=precision)
+    for j in tl.range(whole, stop, BLOCK_N, num_stages=STAGES):
+        at = tl.cast(j, tl.int64)
+        col = j + tl.arange(0, BLOCK_N)
+        k = tl.load(k_tile + at * k_row, mask=d_ok[:, None] & (col < seq_k)[None, :], other=0.0)
+        s = tl.dot(q, k, input_precision=precision)
+        p, m, l, o = _online_softmax(s, m, l, o, row, col, seq_k, shift, qk_scale, CAUSAL, True, SCALE_FIRST)
+        v = tl.load(v_tile + at * v_row, mask=(col < seq_k)[:, None] & d_ok[None, :], other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision=precision)
+
+    o = o / tl.where(l == 0.0, 1.0, l)[:, None]
+    tl.store(
+        o_ptr + batch * o_batch + head * o_head + row_start * o_row + (m_in[:, None] * o_row + d_in[None, :] * o_col),
+        o.to(o_ptr.dtype.element_ty), mask=row_ok[:, None] & d_ok[None, :],
+    )
+    if STORE_LSE:
+        lse = tl.where(l == 0.0, -float("inf"), (m + tl.log2(tl.where(l == 0.0, 1.0, l))) * LN2)
+        tl.store(lse_ptr + (batch * heads + head) * seq_q + row, lse, mask=row_ok)
+
+
+@triton.jit
+def flash_descriptor_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+    heads, seq_q, seq_k, qk_scale,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, EVEN_KEYS: tl.constexpr,
+    STORE_LSE: tl.constexpr, SCALE_FIRST: tl.constexpr, SPECIALIZE: tl.constexpr,
+):
+    """Loads through tensor descriptors (TMA): columns contiguous, rows a multiple of 16 bytes apart, 16-bit types.
+
+    One loop with every tile masked where masks are needed at all, because a warp-specialised kernel may have one
+    loop only. Warp-specialised with 128 rows, Triton 3.6 splits a block between two warpgroups but not what comes
+    from `tl.arange` over its rows: a causal mask, a store through pointers and the LSE come out wrong (seen on an
+    H200). So O is stored through a descriptor, and causal problems and LSE are not offered warp-specialised.
+    """
+    i = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    row = i * BLOCK_M + tl.arange(0, BLOCK_M)
+    shift = seq_k - seq_q
+    kv_head = head // GROUP
+    q_desc = tl.make_tensor_descriptor(
+        q_ptr + batch * q_batch + head * q_head, [seq_q, HEAD_DIM], [q_row, 1], [BLOCK_M, BLOCK_D]
+    )
+    k_desc = tl.make_tensor_descriptor(
+        k_ptr + batch * k_batch + kv_head * k_head, [seq_k, HEAD_DIM], [k_row, 1], [BLOCK_N, BLOCK_D]
+    )
+    v_desc = tl.make_tensor_descriptor(
+        v_ptr + batch * v_batch + kv_head * v_head, [seq_k, HEAD_DIM], [v_row, 1], [BLOCK_N, BLOCK_D]
+    )
+    q = q_desc.load([i * BLOCK_M, 0])
+    m = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    o = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    _, stop = _key_limits(i, seq_q, seq_k, BLOCK_M, BLOCK_N, CAUSAL)
+    for j in tl.range(0, stop, BLOCK_N, num_stages=STAGES, warp_specialize=SPECIALIZE):
+        k = k_desc.load([j, 0])
+        s = tl.dot(q, k.T)
+        p, m, l, o = _online_softmax(
+            s, m, l, o, row, j + tl.arange(0, BLOCK_N), seq_k, shift, qk_scale, CAUSAL, not EVEN_KEYS, SCALE_FIRST
+        )
+        v = v_desc.load([j, 0])
+        o = tl.dot(p.to(v.dtype), v, o)
+
+    o = o / tl.where(l == 0.0, 1.0, l)[:, None]
+    o_desc = tl.make_tensor_descriptor(
+        o_ptr + batch * o_batch + head * o_head, [seq_q, HEAD_DIM], [o_row, 1], [BLOCK_M, BLOCK_D]
+    )
+    o_desc.store([i * BLOCK_M, 0], o.to(o_ptr.dtype.element_ty))
+    if STORE_LSE:
+        lse = tl.where(l == 0.0, -float("inf"), (m + tl.log2(tl.where(l == 0.0, 1.0, l))) * LN2)
+        tl.store(lse_ptr + (batch * heads + head) * seq_q + row, lse, mask=row < seq_q)

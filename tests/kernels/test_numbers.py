@@ -1,0 +1,147 @@
+"""Do the real kernels, interpreted on the CPU, give the simulator's numbers and the right ones?
+
+float16 and float32 only: the interpreter multiplies bfloat16 as bit patterns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memsim_kernels import flash_attention, naive_attention, reference
+
+from memsim import Attention, MemsimError, Tile, compute
+
+KERNELS = {"flash": flash_attention, "naive": naive_attention}
+DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Attention:
+    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    return Attention(
+        batch=draw(st.integers(1, 2)), heads=kv_heads * group, kv_heads=kv_heads,
+        seq_len_q=draw(st.integers(0, 70)), seq_len_k=draw(st.integers(0, 70)),
+        head_dim=draw(st.sampled_from((1, 8, 16, 20, 40, 59, 64, 72))),
+        dtype=draw(st.sampled_from(tuple(DTYPES))), causal=draw(st.booleans()),
+        scale=draw(st.sampled_from((None, 1.0, 0.0, -0.25))),
+    )  # fmt: skip
+
+
+def strided(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """A random tensor of this shape in some layout: permuted, or every second row or column of a larger one."""
+    layout = draw(st.sampled_from(("contiguous", "seq first", "gaps in rows", "gaps in columns")))
+    batch, heads, seq, d = shape
+    if layout == "seq first":
+        return torch.randn((seq, batch, heads, d), generator=generator).to(dtype).permute(1, 2, 0, 3)
+    if layout == "gaps in rows":
+        return torch.randn((batch, heads, 2 * seq, d), generator=generator).to(dtype)[:, :, ::2]
+    if layout == "gaps in columns":
+        return torch.randn((batch, heads, seq, 2 * d), generator=generator).to(dtype)[..., ::2]
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[Attention, list[torch.Tensor]]:
+    p = draw(problems())
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    kv = (p.batch, p.kv_head_count, p.seq_len_k, p.head_dim)
+    shapes = ((p.batch, p.heads, p.seq_len_q, p.head_dim), kv, kv)
+    return p, [strided(draw, shape, DTYPES[p.dtype], generator) for shape in shapes]
+
+
+def bound(p: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """(O and LSE in float64, what max|out - O| may be): flash-attention's own bound."""
+    exact, lse = reference.attention(q.double(), k.double(), v.double(), causal=p.causal, scale=p.scale)
+    rounded = exact.to(q.dtype)
+    plain, _ = reference.attention(q, k, v, causal=p.causal, scale=p.scale)
+    unit = (rounded + 0.3 - 0.3).double() - rounded.double()
+    return rounded.double(), lse, 2 * largest(plain.double() - rounded.double()) + 2 * largest(unit)
+
+
+def largest(x: torch.Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def check(p: Attention, tensors: list[torch.Tensor], o: torch.Tensor, lse: torch.Tensor) -> None:
+    exact, exact_lse, allowed = bound(p, *tensors)
+    assert o.shape == exact.shape and not o.isnan().any()
+    assert largest(o.double() - exact) <= allowed + 1e-6
+    assert (lse.isneginf() == exact_lse.isneginf()).all()
+    seen = ~exact_lse.isneginf()
+    # Naive takes its sums from scores rounded to the dtype.
+    assert largest(lse.double()[seen] - exact_lse[seen]) <= (2e-2 if p.dtype == "float16" else 1e-4)
+    assert (o[~seen] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(max_examples=60)
+@given(given=inputs(), tile=st.sampled_from((Tile(16, 16, 4, 2), Tile(32, 16, 4, 1), Tile(16, 32, 4, 3))))
+def test_numbers_over_random_problems_and_layouts(
+    kernel: str, given: tuple[Attention, list[torch.Tensor]], tile: Tile
+) -> None:
+    p, tensors = given
+    o, lse = KERNELS[kernel](*tensors, causal=p.causal, scale=p.scale, tile=tile, return_lse=True)
+    check(p, tensors, o, lse)
+    simulated, simulated_lse = compute(kernel, p, *(x.contiguous().numpy() for x in tensors), tile=tile)
+    _, _, allowed = bound(p, *tensors)
+    assert largest(o.double() - torch.from_numpy(simulated.astype(np.float64))) <= 2 * allowed + 1e-6
+    assert (torch.from_numpy(simulated_lse).isneginf() == lse.isneginf()).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_unsuitable_tile_is_refused_in_the_simulators_words(kernel: str) -> None:
+    q = torch.randn(1, 1, 128, 128, dtype=torch.float16)
+    with pytest.raises(
+        MemsimError, match="needs 294912 B of 232448 B" if kernel == "flash" else "needs .* of 232448 B"
+    ):
+        KERNELS[kernel](q, q, q, tile=Tile(128, 128, 8, 4))
+    with pytest.raises(MemsimError, match="powers of two"):
+        KERNELS[kernel](q, q, q, tile=Tile(48, 16, 4, 1))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_tensors_that_do_not_go_together_are_refused(kernel: str) -> None:
+    q = torch.randn(1, 4, 8, 16)
+    for bad, words in (
+        ((q, q[:, :3], q[:, :3]), "multiple of"),
+        ((q, q.half(), q), "must be the same"),
+        ((q.double(), q.double(), q.double()), "float16, bfloat16 or float32"),
+        ((q[0], q, q), "dimensions"),
+        ((q, q, q[..., :8]), "must be the same"),
+        ((torch.randn(1, 1, 4, 300),) * 3, "up to 256"),
+    ):
+        with pytest.raises(MemsimError, match=words):
+            KERNELS[kernel](*bad)
+    with pytest.raises(MemsimError, match="scale"):
+        KERNELS[kernel](q, q, q, scale=math.nan)
+
+
+def test_float32_is_not_tf32() -> None:
+    q, k, v = (torch.randn(1, 1, 32, 64) for _ in range(3))
+    exact, _ = reference.attention(q.double(), k.double(), v.double())
+    for kernel in KERNELS.values():
+        assert largest(kernel(q, k, v, tile=Tile(16, 16, 4, 1)).double() - exact) < 2e-6
+
+
+def test_padding_full_of_nan_changes_nothing() -> None:
+    clean = [torch.randn(1, 2, n, 20, dtype=torch.float16) for n in (21, 37, 37)]
+    poisoned = []
+    for x in clean:
+        big = torch.full((1, 2, x.shape[2] + 40, 64), math.nan, dtype=x.dtype)
+        big[:, :, : x.shape[2], :20] = x
+        poisoned.append(big[:, :, : x.shape[2], :20])
+    for kernel in KERNELS.values():
+        a, b = (kernel(*tensors, causal=True, tile=Tile(16, 16, 4, 2)) for tensors in (clean, poisoned))
+        assert torch.equal(a, b)
+
+
+def test_rows_too_long_for_one_pass() -> None:
+    q, k, v = torch.randn(1, 1, 2, 16), torch.randn(1, 1, 33_000, 16), torch.randn(1, 1, 33_000, 16)
+    exact, lse = reference.attention(q.double(), k.double(), v.double())
+    o, got = naive_attention(q, k, v, tile=Tile(16, 1024, 4, 1), return_lse=True)
+    assert largest(o.double() - exact) < 1e-5 and largest(got.double() - lse) < 1e-4
