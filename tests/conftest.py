@@ -17,7 +17,13 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stop a run that is meant for the installed wheel but would import the checkout."""
+    """Interpret the kernels unless a GPU is asked for; stop a run for the installed wheel that would import the
+    checkout."""
+    if config.getoption("markexpr") != "gpu":
+        # Read when triton sees the first kernel, so before any test module is imported.
+        os.environ["TRITON_INTERPRET"] = "1"
+    # Triton 3.9 warns where this is unset.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     spec = find_spec("memsim")
     origin = spec.origin if spec else None
     if os.environ.get("MEMSIM_TEST_INSTALLED") and (

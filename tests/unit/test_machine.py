@@ -132,6 +132,18 @@ def test_a_value_is_waited_for_once_and_again_when_it_is_loaded_again() -> None:
     assert ps(run(*body)) == 22_000 + 20_000 + 1_000
 
 
+def test_a_value_that_a_loop_loads_is_waited_for_after_it() -> None:
+    """x arrives at 20 and is used until 21; the loop loads it again, until 41."""
+    body = (Load(rows(10), "x"), dot(1_000, "x"), Loop("j", 0, 1, (Load(rows(10), "x"), exp(100))), dot(1_000, "x"))
+    assert ps(run(*body)) == 21_000 + 20_000 + 1_000
+
+
+def test_a_value_that_a_loop_loads_for_its_next_trip_is_waited_for_there() -> None:
+    """x arrives at 20 and is used until 22, the second time in the first trip; then at 42, until 43, and no more."""
+    body = (Load(rows(10), "x"), dot(1_000, "x"), Loop("j", 0, 2, (dot(1_000, "x"), exp(100), Load(rows(10), "x"))))
+    assert ps(run(*body)) == 22_100 + 20_000 + 1_000 + 100
+
+
 def test_blocks_on_two_sms_share_hbm() -> None:
     """The second SM's load queues behind the first's; the pipes are each SM's own."""
     timing = run(Load(rows(10), "x"), dot(50_000, "x"), blocks=2, gpu=sms(2))
