@@ -52,8 +52,8 @@ def key_tiles_of_rows(problem: Attention, block_m: int, block_n: int) -> int | B
         return every
 
     def trips(i: Ints) -> Ints:
-        last_row = np.minimum((i + 1) * block_m, problem.seq_len_q) - 1
-        keys = np.clip(last_row + 1 + problem.seq_len_k - problem.seq_len_q, 0, problem.seq_len_k)
+        # The keys that the block's last row sees; a ragged block ends with the last row of all, which sees every key.
+        keys = np.clip((i + 1) * block_m + problem.seq_len_k - problem.seq_len_q, 0, problem.seq_len_k)
         return np.asarray(-(-keys // block_n), dtype=np.int64)
 
     return Bound("i", trips)
