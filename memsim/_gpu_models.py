@@ -109,6 +109,9 @@ _Hertz = Annotated[float, Quantity("hertz", 1e3, 1e12)]
 _BytesPerClock = Annotated[float, Quantity("bytes per clock", 1e-6, 1e9)]
 _PerClock = Annotated[float, Quantity("operations per clock", 1e-6, 1e9)]
 _Count = Annotated[int, Quantity("", 1, 1e6, whole=True)]
+_Rows = Annotated[int, Quantity("rows", 1, 2**16, whole=True)]
+_Warps = Annotated[int, Quantity("warps", 1, 32, whole=True)]
+_Stages = Annotated[int, Quantity("stages", 1, 64, whole=True)]
 _Registers = Annotated[int, Quantity("registers", 1, 1e9, whole=True)]
 _Dtype = Annotated[str, OneOf(DTYPES)]
 _Float32 = Annotated[str, OneOf(("float32",))]
@@ -215,10 +218,10 @@ class Host(_Part):
 class TileChoice(_Part):
     """One default tile of a machine."""
 
-    block_m: _Count = Field(description="rows of Q of one block")
-    block_n: _Count = Field(description="rows of K and V of one step")
-    num_warps: _Count = Field(description="warps of one block")
-    num_stages: _Count = Field(description="buffers of the K/V ring")
+    block_m: _Rows = Field(description="rows of Q of one block")
+    block_n: _Rows = Field(description="rows of K and V of one step")
+    num_warps: _Warps = Field(description="warps of one block")
+    num_stages: _Stages = Field(description="buffers of the K/V ring")
 
 
 class Gpu(_Part):

@@ -121,6 +121,7 @@ class _LaunchRun:
         self._waited_ps = [0] * len(WAITED_FOR)
         self._fill_bytes = 0
         self._store_bytes = 0
+        self._last_arrival_ps = int(env.now)
         self._last_landing_ps = int(env.now)
         self._last_block_end_ps = int(env.now)
         self.end_ps = int(env.now)
@@ -132,12 +133,12 @@ class _LaunchRun:
                 env.process(self._slot(sm))
 
     def run(self) -> LaunchTiming:
-        """Run to the end of the launch: the last block done and the last store landed."""
+        """Run to the end of the launch: the last block done, its copies arrived, the last store landed."""
         start = int(self._env.now)
         hbm = self._levels[-1]
         before = (hbm.read_bytes, hbm.write_bytes, hbm.busy_ps)
         self._env.run()
-        self.end_ps = max(self._last_block_end_ps, self._last_landing_ps)
+        self.end_ps = max(self._last_block_end_ps, self._last_arrival_ps, self._last_landing_ps)
         total = max(1, self.end_ps - start)
         drain = self.end_ps - self._last_block_end_ps
         # Every SM waits for the last store to land: for its latency at most, for queues and transfer beyond that.
@@ -289,7 +290,11 @@ class _LaunchRun:
         below = level.read(now, address, n_bytes)
         port = self._sram_port(sm, now, n_bytes)
         queued = below - now - level.latency_ps
-        return (below, queued, 0) if below >= port else (port, queued, port - below)
+        arrival = max(below, port)
+        # What no operation reads is still on its way when the block ends.
+        if arrival > self._last_arrival_ps:
+            self._last_arrival_ps = arrival
+        return arrival, queued, arrival - below
 
     def _put(self, sm: Sm, n_bytes: int, address: int) -> None:
         """Start writing out of the SM; the block goes on, the launch ends no earlier than the bytes have landed."""

@@ -354,7 +354,9 @@ def test_a_file_with_many_faults_names_them_all(tmp_path: Path) -> None:
         ("tiles.0", 3, "tiles.0 is 3, but must be"),
         ("tiles.0.block_m", 0, "tiles.0.block_m is 0, which is out of range"),
         ("tiles.1.block_nn", 1, "tiles.1.block_nn is not a key of a GPU: did you mean tiles.1.block_n?"),
-        ("tiles.0.num_warps", 65, "tiles.0.num_warps is 65, but must be at most sm.max_warps, 64."),
+        ("tiles.0.num_warps", 33, "tiles.0.num_warps is 33, which is out of range: give a whole number of warps"),
+        ("tiles.0.num_stages", 65, "tiles.0.num_stages is 65, which is out of range"),
+        ("tiles.0.block_m", 2**20, "tiles.0.block_m is 1048576, which is out of range"),
         ("sm.pipes.tensor_flop_per_clock.fp16", 1, "did you mean sm.pipes.tensor_flop_per_clock.float16?"),
         ("sm.pipes.tensor_flop_per_clock.float16", 0, "sm.pipes.tensor_flop_per_clock.float16 is 0, which is out of"),
         ("sm.pipes.exp_per_clock.float16", 32, "sm.pipes.exp_per_clock.float16 is not a key of a GPU: did you mean"),
@@ -672,3 +674,8 @@ def test_any_text_as_an_option_is_applied_or_refused(options: dict[str, str]) ->
         assert_usable(apply_options(load_gpu("h200"), options))
     except MemsimError as error:
         assert all(fault and fault.isprintable() for fault in error.faults)
+
+
+def test_tiles_with_more_warps_than_an_sm_are_named() -> None:
+    faults = faults_with("sm.max_warps", 2)
+    assert "tiles.0.num_warps is 4, but must be at most sm.max_warps, 2." in faults[0]

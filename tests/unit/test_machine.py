@@ -139,9 +139,10 @@ def test_a_value_that_a_loop_loads_is_waited_for_after_it() -> None:
 
 
 def test_a_value_that_a_loop_loads_for_its_next_trip_is_waited_for_there() -> None:
-    """x arrives at 20 and is used until 22, the second time in the first trip; then at 42, until 43, and no more."""
+    """x arrives at 20 and is used until 22, the second time in the first trip; then at 42, until 43; the
+    last copy is still on its way when the block ends."""
     body = (Load(rows(10), "x"), dot(1_000, "x"), Loop("j", 0, 2, (dot(1_000, "x"), exp(100), Load(rows(10), "x"))))
-    assert ps(run(*body)) == 22_100 + 20_000 + 1_000 + 100
+    assert ps(run(*body)) == 22_100 + 20_000 + 1_000 + 100 + 20_000
 
 
 def test_blocks_on_two_sms_share_hbm() -> None:
@@ -421,3 +422,11 @@ def test_a_head_that_a_loop_runs_over_is_not_supported_and_says_so(part: str) ->
 def test_a_divided_loop_variable_is_not_supported_and_says_so() -> None:
     with pytest.raises(IllegalTrace, match="X: a loop variable cannot be divided"):
         run(Loop("j", 0, 2, (Load(rows(10, symbol("j") // 2), "x"),)))
+
+
+def test_copies_that_nobody_reads_still_take_their_time() -> None:
+    result = simulate("flash1", Attention(1, 1, 1, 0, 4096, 64), gpu="two-level")
+    (launch,) = result.launches
+    assert launch.time_s is not None and launch.busy is not None
+    assert launch.time_s >= launch.hbm_read_bytes / 936e9
+    assert all(0 <= share <= 1 for share in launch.busy.values())

@@ -12,7 +12,7 @@ from memsim.language import trace_launch
 from memsim.numerics import Step, blocks_of, run_program
 from memsim.programs import PROGRAMS, build_program
 from memsim.programs.flash1 import paper_tile
-from memsim.programs.parts import key_tiles_of_rows, needs_mask
+from memsim.programs.parts import key_tiles_of_rows, needs_mask, visible
 from memsim.tile import Room
 from memsim.trace import Bound, Load, Loop, Work, walk
 
@@ -97,6 +97,15 @@ def test_causal_trips(rows: int, keys: int, block_m: int, block_n: int) -> None:
         starts = range(0, keys, block_n)
         assert found == sum(any(start <= row + keys - rows for row in own) for start in starts)
     assert key_tiles_of_rows(replace(problem, causal=False), block_m, block_n) == -(-keys // block_n)
+
+
+def test_which_pairs_are_visible() -> None:
+    """Two rows of three keys, in a tile of 2×4: the last row sees all three, the one before two; the rest is padding."""
+    rows, keys = np.arange(2)[:, None], np.arange(4)[None, :]
+    problem = Attention(seq_len_q=2, seq_len_k=3, causal=True)
+    assert visible(problem)(rows, keys).tolist() == [[True, True, False, False], [True, True, True, False]]
+    full = visible(replace(problem, causal=False))(rows, keys)
+    assert full.tolist() == [[True, True, True, False]] * 2
 
 
 def test_a_kernel_masks_where_it_must() -> None:
