@@ -54,7 +54,9 @@ class CsvFile:
     def write(self, table: SweepTable) -> None:
         """Write the table and put the file in its place."""
         try:
-            with open(self._temporary or self._target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            with open(
+                self._temporary or self._target, "w", encoding="utf-8", errors="surrogateescape", newline=""
+            ) as file:
                 table.write_csv(file)
             if self._temporary is not None:
                 os.replace(self._temporary, self._target)

@@ -100,7 +100,7 @@ def test_causal_trips(rows: int, keys: int, block_m: int, block_n: int) -> None:
 
 
 def test_which_pairs_are_visible() -> None:
-    """Two rows of three keys, in a tile of 2×4: the last row sees all three, the one before two; the rest is padding."""
+    """Two rows of three keys in a 2×4 tile: the last row sees all three, the one before two, the rest is padding."""
     rows, keys = np.arange(2)[:, None], np.arange(4)[None, :]
     problem = Attention(seq_len_q=2, seq_len_k=3, causal=True)
     assert visible(problem)(rows, keys).tolist() == [[True, True, False, False], [True, True, True, False]]

@@ -168,9 +168,11 @@ def test_registers_of_softmax_follow_its_row() -> None:
 def test_a_tile_that_spills_says_so() -> None:
     """By the compiled kernel's stack where there is one, else where the accumulators alone exceed a thread's limit."""
     problem = Attention(1, 1, None, 256, 256, 128)
-    spilling = simulate("flash", problem, gpu="h200", tile=Tile(256, 128, 4, 1), count_only=True)
+    narrow = replace(problem, head_dim=64)
+    spilling = simulate("flash", narrow, gpu="h200", tile=Tile(128, 128, 4, 1), count_only=True)
+    assert spilling.launches[0].stack_bytes == 144
     notes = [note for note in spilling.notes if "spill" in note]
-    assert len(notes) == 1 and notes[0].startswith("flash ")
+    assert len(notes) == 1 and notes[0].startswith("flash ") and "144 B of stack" in notes[0]
     modest = simulate("flash", problem, gpu="h200", tile=Tile(64, 64, 4, 2), count_only=True)
     assert not any("spill" in note for note in modest.notes)
     # O 256×256 and S 256×16 in float32, m and l, over 128 threads: 548 registers.
