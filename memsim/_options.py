@@ -210,6 +210,8 @@ def one_of(name: str, choices: Iterable[str]) -> str:
 def _read_problem(options: Mapping[str, str], faults: Faults, *, alone: bool = False) -> Attention | None:
     """The problem. `alone` judges each option by itself: the fields that are not given take whatever suits."""
     before = len(faults)
+    if {"seq-len", "seq-len-q", "seq-len-k"} <= set(options):
+        faults.append("seq-len is given beside seq-len-q and seq-len-k, so it says nothing: give two at most.")
     values: dict[str, Any] = {}
     for name in _COUNTS:
         if name in options:

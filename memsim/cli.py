@@ -205,14 +205,22 @@ def _run_sweep(plan: SweepPlan, csv: CsvFile | None, *, as_json: bool) -> int:
             if not rows:
                 raise
             interrupted = True
+    reasons = {row.reason for row in rows if row.status == "refused"}
+    if len(rows) > 1 and len(reasons) == 1 and all(row.status == "refused" for row in rows):
+        # What every point shares is a fault of the command, not a finding.
+        raise MemsimError(str(reasons.pop()))
     table = plan.table(rows)
+    unwritten = Faults()
     if csv is not None:
-        csv.write(table)
-        say(f"{len(rows)} of {plan.points} rows are in {quoted(csv.path)}.")
+        # A disk that is full takes the file, not the figures: they are printed all the same.
+        unwritten.attempt(csv.write, table)
+        if not unwritten:
+            say(f"{len(rows)} of {plan.points} rows are in {quoted(csv.path)}.")
     if as_json:
         print_json(table.as_dict())
     else:
         print_report(sweep_report(table))
+    unwritten.raise_any()
     if interrupted:
         say(f"interrupted: {len(rows)} of {plan.points} points were finished, and their rows are written.")
     return 130 if interrupted else 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,23 @@ def test_a_directory_is_not_a_gpu_nor_a_csv_file(tmp_path: Path) -> None:
 def test_sentences_stay_on_one_line() -> None:
     code, _, err = memsim_("compare", "--gpu", "a\nb\x1b[31m", "--dtype", "x\ny", "--heads", "\udcff")
     assert code == 2 and len(err.splitlines()) == 3 and "\x1b" not in err
+
+
+def test_what_every_point_of_a_sweep_shares_is_a_fault_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["sweep", "--heads", "33", "--kv-heads", "2", "--vary", "block-m=16,32", "--count-only"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "multiple of kv-heads" in err
+
+
+def test_a_length_that_says_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = ["--seq-len", "64", "--seq-len-q", "5", "--seq-len-k", "6"]
+    assert cli.run(["simulate", "flash", *lengths]) == 2
+    assert "seq-len is given beside seq-len-q and seq-len-k" in capsys.readouterr().err
+    assert cli.run(["simulate", "flash", *lengths[:4], "--count-only"]) == 0
+
+
+def test_a_full_disk_does_not_take_the_rows_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "--vary", "seq-len=64,128", "--heads", "1", "--count-only", "--csv", "/dev/full", "--json"]
+    assert cli.run(command) == 2
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["rows"]) == 2 and err.strip()
