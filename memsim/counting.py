@@ -160,26 +160,24 @@ def _root(
     name: str, start: int, stop: int, tile: TileRef | None, children: dict[str | None, list[Loop]]
 ) -> dict[tuple[int, int, int], int]:
     """Executions by class over all values of a symbol that depends on no other."""
-    period = _period(name, tile)
-    repeats = 0
-    if name not in children and start == 0:
-        # Positions inside a sector repeat; only values near the tensor's edge are clipped.
-        repeats = max(0, _first_clipped(name, tile, stop)) // period
+    free = name not in children and start == 0
+    divisors = {1} if tile is None else {x.divisor for x in _indices(tile) if x.symbol == name} or {1}
+    group = lcm(*divisors)
+    # Heads that share one head of K and V lie alike: one of each group stands for all.
+    unit = group if free and divisors == {group} and stop % group == 0 else 1
+    period = SECTOR_BYTES * group // unit
+    # Positions inside a sector repeat; only values near the tensor's edge are clipped.
+    repeats = max(0, _first_clipped(name, tile, stop)) // unit // period if free else 0
     joint: dict[tuple[int, int, int], int] = {}
-    parts = [(start + repeats * period, stop, 1)]
+    parts = [(start + repeats * period, stop // unit, unit)]
     if repeats:
-        parts.append((0, period, repeats))
+        parts.append((0, period, repeats * unit))
     for low, high, times in parts:
-        values = np.arange(low, max(low, high), dtype=np.int64)
+        values = np.arange(low, max(low, high), dtype=np.int64) * unit
         weights, keys = _subtree(name, values, tile, children)
         for key, weight in zip(keys, weights.sum(axis=0), strict=True):
             joint[key] = joint.get(key, 0) + int(weight) * times
     return joint
-
-
-def _period(name: str, tile: TileRef | None) -> int:
-    divisors = [] if tile is None else [x.divisor for x in _indices(tile) if x.symbol == name]
-    return SECTOR_BYTES * lcm(*divisors) if divisors else 1
 
 
 def _first_clipped(name: str, tile: TileRef | None, stop: int) -> int:

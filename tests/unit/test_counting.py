@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from memsim import Attention, Tile, simulate
 from memsim.counting import Counts, bytes_of_class, class_of_position, count, tile_bytes
 from memsim.trace import Bound, Index, LaunchTrace, Load, Loop, Store, Tensor, TileRef, Work, symbol
 
@@ -121,3 +122,9 @@ def test_a_long_axis_costs_no_more_than_a_short_one() -> None:
     trace = LaunchTrace("t", (("i", 2**30),), (Load(of(tensor, row=symbol("i") * 2, rows=2), "a"),))
     assert count(trace).sram_fill_bytes == 2**30 * 96
     assert count(trace).sram_fill_requested_bytes == 2**30 * 80
+
+
+def test_a_group_of_very_many_heads_is_counted_at_once() -> None:
+    p = Attention(heads=2**30, kv_heads=2**20, seq_len_q=1, seq_len_k=1, head_dim=1)
+    total = simulate("flash", p, count_only=True, tile=Tile(16, 16, 4, 1)).total
+    assert total.sram_fill_bytes == 3 * 32 * 2**30

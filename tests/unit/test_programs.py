@@ -62,7 +62,7 @@ def test_bytes_of_naive_and_flash_by_hand() -> None:
     assert flash.total.hbm_write_bytes == heads * tensor
 
 
-@pytest.mark.parametrize("algorithm", ["flash", "flash1"])
+@pytest.mark.parametrize("algorithm", sorted(PROGRAMS))
 def test_the_worked_example(algorithm: str) -> None:
     """Online softmax by hand: q = [1, 2], two tiles of two keys, no scaling; O / l = 5.551."""
     problem = Attention(1, 1, None, 1, 4, 2, "float32", scale=1.0)
@@ -79,7 +79,8 @@ def test_the_worked_example(algorithm: str) -> None:
     o, lse = compute(algorithm, problem, q, k, v, gpu="two-level", tile=tile, watch=watch)
     assert o[0, 0, 0] == pytest.approx([5.551, 5.551], abs=5e-4)
     assert lse[0, 0, 0] == pytest.approx(np.log(np.exp([2.0, 1, 3, 1]).sum()))
-    assert seen["l"] == pytest.approx([1.368, 1.639], abs=5e-4)
+    if algorithm != "naive":
+        assert seen["l"] == pytest.approx([1.368, 1.639], abs=5e-4)
     if algorithm == "flash":
         assert seen["O"] == pytest.approx([5.839, 9.096], abs=1e-3)
 
