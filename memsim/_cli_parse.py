@@ -35,6 +35,14 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command that a package adds: what it is called with, and what runs it and returns the exit code."""
+
+    spec: Spec
+    run: Callable[[Line], int]
+
+
+@dataclass(frozen=True)
 class Line:
     """A command line as read: the texts of the options given, a flag's as "true" or "false", and its faults.
 

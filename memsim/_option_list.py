@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from memsim.api import DEFAULT_GPU, INPUTS
 from memsim.attention import DTYPE_BYTES
 from memsim.gpu import SHORT_OPTIONS
+from memsim.tile import LOAD_PATHS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ TILE = _table(
     Option("block-n", "Tile", "Rows of K and V of one step.", "N", least=1),
     Option("num-warps", "Tile", "Warps of one block.", "N", least=1),
     Option("num-stages", "Tile", "Buffers of the K/V ring.", "N", least=1),
-)
+    Option(
+        "load-path", "Tile", "How flash asks for tiles: by pointers, by tensor descriptors (TMA), or by descriptors "
+        "with loads and math in different warps; naive takes pointers.", "|".join(LOAD_PATHS), LOAD_PATHS[0],
+    ),
+)  # fmt: skip
 MACHINE = _table(
     Option(
         "gpu", "GPU", "A shipped GPU (memsim gpus lists them), or the path of a TOML file.", "NAME_OR_FILE", DEFAULT_GPU

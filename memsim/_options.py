@@ -16,7 +16,7 @@ from memsim.gpu import SHORT_OPTIONS, Gpu, apply_options, load_gpu
 from memsim.machine.replay import Progress
 from memsim.programs import PROGRAMS
 from memsim.result import Comparison, Result
-from memsim.tile import Tile
+from memsim.tile import LOAD_PATHS, Tile
 from memsim.units import parse_count, parse_number, quoted
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Request:
     gpu: Gpu
     gpu_name: str
     gpu_options: dict[str, str]
-    tile: dict[str, int]
+    tile: dict[str, Any]
     lse: bool = False
     inputs: str = "hbm"
     count_only: bool = False
@@ -105,7 +105,9 @@ class Faults(list[str]):
             raise MemsimError(dict.fromkeys(self))
 
 
-_FIELD_NAMES = re.compile(r"(?<![\w.])(?:kv_heads|seq_len(?:_[qk])?|head_dim|block_[mn]|num_warps|num_stages)(?!\w)")
+_FIELD_NAMES = re.compile(
+    r"(?<![\w.])(?:kv_heads|seq_len(?:_[qk])?|head_dim|block_[mn]|num_warps|num_stages|load_path)(?!\w)"
+)
 
 
 def in_option_names(fault: str) -> str:
@@ -176,6 +178,8 @@ def check_text(name: str, text: str) -> None:
         _read_dtype(text)
     elif name == "scale":
         _read_scale(text)
+    elif name == "load-path":
+        _read_load_path(text, name)
     elif name in _COUNTS or name in TILE:
         _read_count(text, name)
 
@@ -254,13 +258,20 @@ def _read_dtype(text: str) -> str:
     return text
 
 
-def read_tile(options: Mapping[str, str]) -> dict[str, int]:
+def _read_load_path(text: str, name: str) -> str:
+    if text not in LOAD_PATHS:
+        raise MemsimError(f"{name} is {quoted(text)}; it must be one of {', '.join(LOAD_PATHS)}.")
+    return text
+
+
+def read_tile(options: Mapping[str, str]) -> dict[str, Any]:
     """The fields of the tile that the options set, each and together as they may be."""
     faults = Faults()
-    tile: dict[str, int] = {}
+    tile: dict[str, Any] = {}
     for name in TILE:
         if name in options:
-            value = faults.attempt(_read_count, options[name], name)
+            read: Callable[[str, str], Any] = _read_load_path if name == "load-path" else _read_count
+            value = faults.attempt(read, options[name], name)
             if value is not None:
                 tile[name.replace("-", "_")] = value
     with _in_option_names():

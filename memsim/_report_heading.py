@@ -73,11 +73,14 @@ def machine_line(name: str, changed: Mapping[str, str], facts: Collection[str], 
 
 def tile_origin(algorithm: str | None, asked: Collection[str], varied: Collection[str] = ()) -> str:
     """Where a tile comes from. `asked` and `varied` name fields that were given; `algorithm` is None if it varies."""
+    if algorithm == "naive":
+        asked, varied = ([name for name in names if name != "load_path"] for names in (asked, varied))
+    shape, varied_shape = ({*names} - {"load_path", "load-path"} for names in (asked, varied))
+    if len(shape) == 4 or len(varied_shape) == 4:
+        return "as varied" if varied else "as asked for"
     names = [f"{_options(asked)} as asked for"] if asked else []
     names += [f"{_options(varied)} as varied"] if varied else []
-    if len(asked) == 4 or len(varied) == 4:
-        return "as varied" if varied else "as asked for"
-    if len({*asked, *varied}) == 4:
+    if len(shape | varied_shape) == 4:
         return ", ".join(names)
     chosen = "chosen as its paper does" if algorithm == "flash1" else "the first of the GPU's tiles that fits"
     if names:

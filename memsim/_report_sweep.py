@@ -55,6 +55,13 @@ def _heading(table: SweepTable) -> Iterator[RenderableType]:
         yield Paragraph(f"tile (block-m × block-n, warps, stages): {origin}")
 
 
+def _short_tile(tile: Tile | None) -> str:
+    if tile is None:
+        return NONE
+    path = "" if tile.load_path == "pointer" else f", {tile.load_path}"
+    return f"{tile.block_m}×{tile.block_n}, {tile.num_warps}, {tile.num_stages}{path}"
+
+
 def _value(text: str) -> int | bool | str:
     return int(text) if text.isdecimal() else text == "true" if text in ("true", "false") else text
 
@@ -87,7 +94,7 @@ class _SweepFigures:
         "status": lambda row: row.status,
         "HBM": lambda row: size(row.hbm_bytes),
         "time": lambda row: seconds(row.time_s),
-        "tile": lambda row: f"{row.block_m}×{row.block_n}, {row.num_warps}, {row.num_stages}" if row.tile else NONE,
+        "tile": lambda row: _short_tile(row.tile),
         "waits": lambda row: percent(row.waiting_for_memory),
         "× compulsory": lambda row: number(row.over_compulsory),
         "bound": lambda row: row.bound or NONE,
@@ -100,7 +107,7 @@ class _SweepFigures:
         self._axes = list(table.axes)
         self._rows = table.rows[:MOST_SWEEP_ROWS]
         # It stands in the heading where it is the same everywhere, and in the axes where they vary all of it.
-        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} <= {*table.axes}
+        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} - {"load-path"} <= {*table.axes}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = {name: [show(row) for row in self._rows] for name, show in self._COLUMNS.items()}

@@ -19,7 +19,7 @@ class SweepRow:
     """One point. `status` is "ok", or why there are no figures: "does-not-fit" (the tile), "out-of-memory" (HBM) or
     "refused" (a value that cannot be, or values that do not go together), with the sentence in `reason`.
 
-    `block_m` to `num_stages` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
+    `block_m` to `load_path` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
     the smallest and `sram_bytes` (of a block) the largest; the rest are its totals. Figures of time are None when only
     counted. `notes` are those of the result.
     """
@@ -31,6 +31,7 @@ class SweepRow:
     block_n: int | None = None
     num_warps: int | None = None
     num_stages: int | None = None
+    load_path: str | None = None
     blocks_per_sm: int | None = None
     sram_bytes: int | None = None
     sram_fill_bytes: int | None = None
@@ -48,7 +49,7 @@ class SweepRow:
         """The tile that was taken, if the point has figures."""
         if self.block_m is None or self.block_n is None or self.num_warps is None or self.num_stages is None:
             return None
-        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)
+        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages, self.load_path or "pointer")
 
 
 COLUMNS = tuple(column.name for column in fields(SweepRow))[1:]

@@ -48,7 +48,7 @@ def simulate(
     *,
     gpu: str | Gpu = DEFAULT_GPU,
     gpu_options: Mapping[str, str] | None = None,
-    tile: Tile | Mapping[str, int] | None = None,
+    tile: Tile | Mapping[str, Any] | None = None,
     lse: bool = False,
     inputs: str = "hbm",
     count_only: bool = False,
@@ -82,19 +82,20 @@ def compare(
     *,
     gpu: str | Gpu = DEFAULT_GPU,
     gpu_options: Mapping[str, str] | None = None,
-    tile: Tile | Mapping[str, int] | None = None,
+    tile: Tile | Mapping[str, Any] | None = None,
     lse: bool = False,
     inputs: str = "hbm",
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Naive attention and FlashAttention on the same problem and GPU; arguments as for `simulate`."""
+    """Naive attention and FlashAttention on the same problem and GPU; arguments as for `simulate`. The tile's load
+    path is flash's: naive takes pointers."""
     naive, flash = (
         simulate(
-            algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=tile, lse=lse, inputs=inputs,
+            algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=taken, lse=lse, inputs=inputs,
             count_only=count_only, progress=progress,
         )
-        for algorithm in ("naive", "flash")
+        for algorithm, taken in (("naive", _through_pointers(tile)), ("flash", tile))
     )  # fmt: skip
     return Comparison(naive, flash)
 
@@ -108,7 +109,7 @@ def compute(
     *,
     gpu: str | Gpu = DEFAULT_GPU,
     gpu_options: Mapping[str, str] | None = None,
-    tile: Tile | Mapping[str, int] | None = None,
+    tile: Tile | Mapping[str, Any] | None = None,
     watch: Watch | None = None,
 ) -> tuple[Array, Array]:
     """(O, LSE) as the algorithm computes them, tile by tile in an SRAM of this GPU's size, with its rounding.
@@ -124,7 +125,7 @@ def compute(
 
 
 def prepare(
-    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile | Mapping[str, int] | None, *, lse: bool = False
+    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile | Mapping[str, Any] | None, *, lse: bool = False
 ) -> Prepared:
     """Build, trace and count an algorithm for a machine. Raises `TileDoesNotFit` or `OutOfMemory`, with the sum."""
     if algorithm not in PROGRAMS:
@@ -142,6 +143,12 @@ def prepare(
             refusals.append(refusal)
     # What was asked for is best seen in the first; where nothing was, the last is the smallest tile there is.
     raise refusals[0] if tile else refusals[-1]
+
+
+def _through_pointers(tile: Tile | Mapping[str, Any] | None) -> Tile | Mapping[str, Any] | None:
+    if isinstance(tile, Tile):
+        return replace(tile, load_path="pointer")
+    return {name: value for name, value in tile.items() if name != "load_path"} if tile is not None else None
 
 
 def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu) -> list[Tile]:

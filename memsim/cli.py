@@ -1,4 +1,6 @@
-"""The command line: `memsim gpus | compare | simulate | sweep`.
+"""The command line: `memsim gpus | compare | simulate | sweep`, and the commands that installed packages add.
+
+A package adds one by an entry point of the group "memsim.commands": a `Command`.
 
 Exit codes: 0 done, 2 bad input or an output that cannot be written (a sentence per fault on standard error), 130
 interrupted.
@@ -9,12 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 from memsim import __version__
 from memsim._cli_csv import CsvFile
 from memsim._cli_output import Page, console_for, print_json, print_report, say, write
-from memsim._cli_parse import Line, Spec, build_app, parse
+from memsim._cli_parse import Command, Line, Spec, build_app, parse
 from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Request, read_request
@@ -62,6 +65,12 @@ _SPECS = {
     )
 }  # fmt: skip
 
+_ADDED: dict[str, Command] = {
+    command.spec.name: command
+    for command in (point.load() for point in sorted(entry_points(group="memsim.commands"), key=lambda p: p.name))
+}
+_SPECS |= {name: command.spec for name, command in _ADDED.items() if name not in _SPECS}
+
 app = build_app(_SPECS.values(), __version__, _ABOUT)
 """The cyclopts application: the commands and options, without what they do."""
 
@@ -93,7 +102,7 @@ def _run(argv: Sequence[str]) -> int:
     if line is None:
         write(page.text())
         return 0
-    return _COMMANDS[line.command](line)
+    return (_COMMANDS.get(line.command) or _ADDED[line.command].run)(line)
 
 
 def _gpus(line: Line) -> int:

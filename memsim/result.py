@@ -91,7 +91,7 @@ class Result:
     gpu: str
     gpu_options: dict[str, str]
     problem: dict[str, Any]
-    tile: dict[str, int]
+    tile: dict[str, Any]
     levels: tuple[str, ...]
     inputs: str
     lse: bool

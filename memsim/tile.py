@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from memsim.errors import MemsimError
 
 LARGEST_BLOCK = 2**16
+LOAD_PATHS = ("pointer", "descriptor", "descriptor-ws")
+# Compute capabilities with tensor descriptors (TMA).
+_HAVE_DESCRIPTORS = ("sm_90", "sm_100", "sm_103", "sm_120")
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """block_m rows of Q by block_n rows of K and V, worked on by num_warps warps with num_stages buffers."""
+    """block_m rows of Q by block_n rows of K and V, worked on by num_warps warps with num_stages buffers.
+
+    `load_path` is how a kernel asks for tiles: "pointer", an address an element; "descriptor", a box of a tensor
+    (TMA); "descriptor-ws", the same with loads and math in different warps.
+    """
 
     block_m: int
     block_n: int
     num_warps: int = 4
     num_stages: int = 2
+    load_path: str = "pointer"
 
     def __post_init__(self) -> None:
         faults = []
@@ -31,6 +39,8 @@ class Tile:
                 faults.append(f"{name} is {value!r}; it must be a whole number between 1 and {most}.")
         if not faults and self.num_warps & (self.num_warps - 1):
             faults.append(f"num_warps is {self.num_warps}; it must be a power of two.")
+        if self.load_path not in LOAD_PATHS:
+            faults.append(f"load_path is {self.load_path!r}; it must be one of {', '.join(LOAD_PATHS)}.")
         if faults:
             raise MemsimError(faults)
 
@@ -38,7 +48,8 @@ class Tile:
         warps, stages = (
             f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((self.num_warps, "warp"), (self.num_stages, "stage"))
         )
-        return f"{self.block_m}×{self.block_n}, {warps}, {stages}"
+        path = "" if self.load_path == "pointer" else f", {self.load_path}"
+        return f"{self.block_m}×{self.block_n}, {warps}, {stages}{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +92,25 @@ class Room:
         return max(16, 1 << (head_dim - 1).bit_length()) if self.mma_tiles else head_dim
 
     def check_tile(self, tile: Tile) -> None:
-        """Refuse block sizes that the tensor instructions of a real GPU cannot take."""
-        if not self.mma_tiles:
-            return
-        faults = [
+        """Refuse block sizes that the tensor instructions of a real GPU cannot take, and loads that it cannot make."""
+        faults = []
+        if tile.load_path != "pointer" and self.architecture not in _HAVE_DESCRIPTORS:
+            faults.append(
+                f"load_path is {tile.load_path}, but {self.architecture or 'this machine'} has no tensor descriptors; "
+                "take pointer."
+            )
+        if self.mma_tiles:
+            faults += self._shape_faults(tile)
+        if faults:
+            raise MemsimError(faults)
+
+    @staticmethod
+    def _shape_faults(tile: Tile) -> list[str]:
+        return [
             f"{name} is {value}; this GPU's tensor instructions take powers of two of at least 16."
             for name, value in (("block_m", tile.block_m), ("block_n", tile.block_n))
             if value < 16 or value & (value - 1)
         ]
-        if faults:
-            raise MemsimError(faults)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -1,6 +1,22 @@
 """The real Triton kernels, and what needs torch or triton."""
 
-from memsim_kernels.flash import flash_attention
-from memsim_kernels.naive import naive_attention
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memsim_kernels.flash import flash_attention
+    from memsim_kernels.naive import naive_attention
 
 __all__ = ["flash_attention", "naive_attention"]
+
+# Imported when first asked for: the commands that live here load without torch.
+_HOMES = {"flash_attention": "flash", "naive_attention": "naive"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
@@ -9,6 +11,7 @@ from memsim.attention import Attention
 from memsim.tile import Tile
 from memsim_kernels._checks import check_tensors, check_tile, machine_of, wide_offsets
 from memsim_kernels._flash_kernels import flash_descriptor_kernel, flash_pointer_kernel
+from memsim_kernels.calls import Call
 from memsim_kernels.tiles import choose
 
 LOG2E = 1.4426950408889634
@@ -24,7 +27,6 @@ def flash_attention(
     tile: Tile | None = None,
     return_lse: bool = False,
     allow_tf32: bool = False,
-    load_path: str | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(q·kᵀ·scale)·v without S or P ever leaving the SM.
 
@@ -32,18 +34,18 @@ def flash_attention(
     any strides. O has q's shape; LSE, if asked for, is `(batch, heads, seq_q)` float32, natural logarithm. Causal is
     aligned bottom-right; a row that sees no key gives 0 and -inf. float32 is IEEE unless `allow_tf32`.
 
-    `load_path` is "pointer" (takes everything), "descriptor" or "descriptor-ws" (warp-specialised). Left out, it is
-    the one measured best for this problem where tensors suit it (`descriptors_suit`), else "pointer"; with a `tile`
-    given, "pointer". Raises `MemsimError` before any launch where shapes, dtypes or the tile do not suit.
+    The tile's `load_path` is "pointer" (takes everything), "descriptor" or "descriptor-ws" (warp-specialised). Without
+    a `tile` it is the one measured best for this problem of those that suit the tensors (`memsim_kernels.tiles`).
+    Raises `MemsimError` before any launch where shapes, dtypes or the tile do not suit.
     """
     problem = check_tensors(q, k, v, causal=causal, scale=scale)
     gpu = machine_of(q.device)
-    chosen = choose(problem, gpu, tile, load_path, descriptors=descriptors_suit(q, k, v), lse=return_lse)
-    check_tile("flash", problem.dtype, problem.head_dim, causal, chosen.tile, gpu)
+    chosen = choose(problem, gpu, tile, descriptors=descriptors_suit(q, k, v), lse=return_lse)
+    check_tile("flash", problem.dtype, problem.head_dim, causal, chosen, gpu)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
-    if o.numel():
-        launch_flash(problem, q, k, v, o, lse, chosen.tile, chosen.load_path, allow_tf32=allow_tf32)
+    for call in flash_calls(problem, q, k, v, o, lse, chosen, allow_tf32=allow_tf32):
+        call.launch()
     return (o, lse) if lse is not None else o
 
 
@@ -63,14 +65,15 @@ def descriptors_suit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     )
 
 
-def launch_flash(
+def flash_calls(
     problem: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor | None,
-    tile: Tile, load_path: str, *, allow_tf32: bool = False,
-) -> None:  # fmt: skip
-    """Launch the kernel of a load path on checked tensors; o, and lse if there is one, are written whole."""
+    tile: Tile, *, allow_tf32: bool = False,
+) -> tuple[Call, ...]:  # fmt: skip
+    """The one launch on checked tensors (none if O is empty); o, and lse if there is one, are written whole."""
+    if not o.numel():
+        return ()
     width = max(16, 1 << (problem.head_dim - 1).bit_length())
-    grid = (triton.cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch)
-    shared = {
+    constants: dict[str, Any] = {
         "GROUP": problem.group,
         "HEAD_DIM": problem.head_dim,
         "BLOCK_M": tile.block_m,
@@ -80,22 +83,32 @@ def launch_flash(
         "CAUSAL": problem.causal,
         "STORE_LSE": lse is not None,
         "SCALE_FIRST": problem.scale_value <= 0,
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
     }
-    sizes = (problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E)
-    lse_or_o = lse if lse is not None else o
-    if load_path == "pointer":
-        flash_pointer_kernel[grid](
-            q, k, v, o, lse_or_o, *q.stride(), *k.stride(), *v.stride(), *o.stride(), *sizes,
-            IEEE=not allow_tf32, WIDE=wide_offsets((q, k, v, o), tile, width), **shared,
-        )  # fmt: skip
-        return
-    triton.set_allocator(_scratch)
-    flash_descriptor_kernel[grid](
-        q, k, v, o, lse_or_o, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3], *sizes,
-        EVEN_KEYS=problem.seq_len_k % tile.block_n == 0, SPECIALIZE=load_path == "descriptor-ws", **shared,
+    strides: tuple[tuple[int, ...], ...] = tuple(x.stride() for x in (q, k, v, o))
+    if tile.load_path == "pointer":
+        constants |= {"IEEE": not allow_tf32, "WIDE": wide_offsets((q, k, v, o), tile, width)}
+    else:
+        # The columns of a descriptor are contiguous.
+        strides = tuple(s[:3] for s in strides)
+        constants |= {
+            "EVEN_KEYS": problem.seq_len_k % tile.block_n == 0,
+            "SPECIALIZE": tile.load_path == "descriptor-ws",
+        }
+        triton.set_allocator(_scratch)
+    call = Call(
+        name="flash",
+        kernel=flash_pointer_kernel if tile.load_path == "pointer" else flash_descriptor_kernel,
+        grid=(triton.cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch),
+        args=(
+            q, k, v, o, lse if lse is not None else o, *(n for s in strides for n in s),
+            problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,
+        ),
+        constants=constants,
+        tensors={"q_ptr": "Q", "k_ptr": "K", "v_ptr": "V", "o_ptr": "O"} | ({"lse_ptr": "LSE"} if lse is not None else {}),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )  # fmt: skip
+    return (call,)
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:

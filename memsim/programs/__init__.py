@@ -23,4 +23,19 @@ def build_program(algorithm: str, problem: Attention, tile: Tile, room: Room, *,
     if algorithm not in PROGRAMS:
         raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
     room.check_tile(tile)
+    if tile.load_path != "pointer":
+        _check_load_path(algorithm, problem, tile)
     return PROGRAMS[algorithm](problem, tile, room, lse)
+
+
+def _check_load_path(algorithm: str, problem: Attention, tile: Tile) -> None:
+    faults = []
+    if algorithm != "flash":
+        faults.append(f"load_path is {tile.load_path}, but {algorithm} asks for tiles by pointers only; take pointer.")
+    if problem.dtype_bytes != 2 or problem.head_dim % 8:
+        faults.append(
+            f"load_path is {tile.load_path}, but {problem.dtype} rows of {problem.head_dim} are not what tensor "
+            "descriptors take here: 16-bit elements in rows of a multiple of 16 bytes; take pointer."
+        )
+    if faults:
+        raise MemsimError(faults)

@@ -77,23 +77,23 @@ def test_the_default_choice(dtype: torch.dtype, head_dim: int, causal: bool) -> 
             assert all(torch.equal(outputs[0], other) for other in outputs[1:])
 
 
-@pytest.mark.parametrize("tile", sorted(SPECIALIZED_SEEN_RIGHT))
+@pytest.mark.parametrize("tile", sorted(SPECIALIZED_SEEN_RIGHT, key=str), ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_every_warp_specialised_tile_that_is_offered(tile: tuple[int, int, int, int], head_dim: int) -> None:
+def test_every_warp_specialised_tile_that_is_offered(tile: Tile, head_dim: int) -> None:
     for seq_q, seq_k in ((512, 512), (257, 300), (64, 1000), (1, 1)):
         q = random("contiguous", (2, 4, seq_q, head_dim), torch.float16)
         k, v = (random("contiguous", (2, 2, seq_k, head_dim), torch.float16) for _ in range(2))
-        o = flash_attention(q, k, v, tile=Tile(*tile), load_path="descriptor-ws")
+        o = flash_attention(q, k, v, tile=tile)
         check(q, k, v, False, o)
-        assert torch.equal(o, flash_attention(q, k, v, tile=Tile(*tile), load_path="descriptor-ws"))
+        assert torch.equal(o, flash_attention(q, k, v, tile=tile))
 
 
 def test_what_is_not_seen_right_is_not_offered() -> None:
     q = random("contiguous", (1, 2, 256, 64), torch.float16)
     with pytest.raises(MemsimError, match="seen right"):
-        flash_attention(q, q, q, tile=Tile(128, 64, 4, 3), load_path="descriptor-ws")
+        flash_attention(q, q, q, tile=Tile(128, 64, 4, 3, "descriptor-ws"))
     for asked in ({"causal": True}, {"return_lse": True}):
         with pytest.raises(MemsimError, match="full attention without LSE"):
-            flash_attention(q, q, q, tile=Tile(128, 128, 4, 2), load_path="descriptor-ws", **asked)
+            flash_attention(q, q, q, tile=Tile(128, 128, 4, 2, "descriptor-ws"), **asked)
     with pytest.raises(MemsimError, match="contiguous"):
-        flash_attention(q[..., ::2], q[..., ::2], q[..., ::2], load_path="descriptor")
+        flash_attention(q[..., ::2], q[..., ::2], q[..., ::2], tile=Tile(64, 64, 4, 2, "descriptor"))

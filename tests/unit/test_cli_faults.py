@@ -31,7 +31,26 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("compare", "flash"), ('"flash" is one word too many: memsim compare takes options only.',)),
     (("compare", "--head", "3"), ('there is no option "--head": did you mean --heads?',)),
     (("simulate", "--head", "3", "flash"), ('there is no option "--head": did you mean --heads?',)),
-    (("compare", "--load-path", "pointer"), ('there is no option "--load-path": memsim compare --help lists them.',)),
+    (("compare", "--grid-order", "x"), ('there is no option "--grid-order": memsim compare --help lists them.',)),
+    (
+        ("compare", "--load-path", "tma"),
+        ('load-path is "tma"; it must be one of pointer, descriptor, descriptor-ws.',),
+    ),
+    (
+        ("compare", "--load-path", "descriptor", "--gpu", "a100-80gb"),
+        ("load-path is descriptor, but sm_80 has no tensor descriptors; take pointer.",),
+    ),
+    (
+        ("simulate", "naive", "--load-path", "descriptor"),
+        ("load-path is descriptor, but naive asks for tiles by pointers only; take pointer.",),
+    ),
+    (
+        ("simulate", "flash", "--load-path", "descriptor", "--dtype", "float32"),
+        (
+            "load-path is descriptor, but float32 rows of 128 are not what tensor descriptors take here: 16-bit elements "
+            "in rows of a multiple of 16 bytes; take pointer.",
+        ),
+    ),
     (("compare", "--heads"), ("--heads needs a value after it.",)),
     (("compare", "--heads", "--causal"), ('--heads needs a value after it, but "--causal" follows.',)),
     (("compare", "--heads", "--"), ('--heads needs a value after it, but "--" follows.',)),
