@@ -104,7 +104,7 @@ def flash_calls(
             problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,
         ),
         constants=constants,
-        tensors={"q_ptr": "Q", "k_ptr": "K", "v_ptr": "V", "o_ptr": "O"} | ({"lse_ptr": "LSE"} if lse is not None else {}),
+        tensors={"q_ptr": "Q", "k_ptr": "K", "v_ptr": "V", "o_ptr": "O"} | ({} if lse is None else {"lse_ptr": "LSE"}),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )  # fmt: skip

@@ -47,8 +47,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (
         ("simulate", "flash", "--load-path", "descriptor", "--dtype", "float32"),
         (
-            "load-path is descriptor, but float32 rows of 128 are not what tensor descriptors take here: 16-bit elements "
-            "in rows of a multiple of 16 bytes; take pointer.",
+            "load-path is descriptor, but float32 rows of 128 are not what tensor descriptors take here: 16-bit "
+            "elements in rows of a multiple of 16 bytes; take pointer.",
         ),
     ),
     (("compare", "--heads"), ("--heads needs a value after it.",)),
