@@ -141,8 +141,8 @@ def test_csv_has_the_axes_first_and_parses_back() -> None:
     )  # fmt: skip
     assert COLUMNS == (
         "status", "reason", "block_m", "block_n", "num_warps", "num_stages", "load_path", "blocks_per_sm",
-        "sram_bytes", "sram_fill_bytes", "sram_store_bytes", "hbm_bytes", "flops", "time_s", "bound", "waiting_for_memory",
-        "over_compulsory", "notes",
+        "sram_bytes", "sram_fill_bytes", "sram_store_bytes", "hbm_bytes", "flops", "time_s", "bound",
+        "waiting_for_memory", "over_compulsory", "notes",
     )  # fmt: skip
     assert (ok["block_m"], ok["block_n"], ok["num_stages"], bad["block_m"]) == ("32", "64", "3", "")
     assert ok["notes"] == table.notes[0] and bad["notes"] == ""
