@@ -10,7 +10,8 @@ the third over batches, as in the simulator's `flash` program.
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+# One compiled kernel serves all lengths: no address depends on them but the LSE's.
+LENGTHS = ["group", "heads", "seq_q", "seq_k"]
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -55,13 +56,13 @@ def _key_limits(i, seq_q, seq_k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, C
     return whole, stop
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def flash_pointer_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
     q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
     v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col,
-    heads, seq_q, seq_k, qk_scale,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    group, heads, seq_q, seq_k, qk_scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
     SCALE_FIRST: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
 ):
@@ -88,8 +89,8 @@ def flash_pointer_kernel(
         q_ptr + batch * q_batch + head * q_head + row_start * q_row + (m_in[:, None] * q_row + d_in[None, :] * q_col),
         mask=row_ok[:, None] & d_ok[None, :], other=0.0,
     )
-    k_tile = k_ptr + batch * k_batch + (head // GROUP) * k_head + (n_in[None, :] * k_row + d_in[:, None] * k_col)
-    v_tile = v_ptr + batch * v_batch + (head // GROUP) * v_head + (n_in[:, None] * v_row + d_in[None, :] * v_col)
+    k_tile = k_ptr + batch * k_batch + (head // group) * k_head + (n_in[None, :] * k_row + d_in[:, None] * k_col)
+    v_tile = v_ptr + batch * v_batch + (head // group) * v_head + (n_in[:, None] * v_row + d_in[None, :] * v_col)
 
     m = tl.full([BLOCK_M], -float("inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -123,12 +124,12 @@ def flash_pointer_kernel(
         tl.store(lse_ptr + (batch * heads + head) * seq_q + row, lse, mask=row_ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def flash_descriptor_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
-    heads, seq_q, seq_k, qk_scale,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    group, heads, seq_q, seq_k, qk_scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, EVEN_KEYS: tl.constexpr,
     STORE_LSE: tl.constexpr, SCALE_FIRST: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):
@@ -144,7 +145,7 @@ def flash_descriptor_kernel(
     batch = tl.program_id(2).to(tl.int64)
     row = i * BLOCK_M + tl.arange(0, BLOCK_M)
     shift = seq_k - seq_q
-    kv_head = head // GROUP
+    kv_head = head // group
     q_desc = tl.make_tensor_descriptor(
         q_ptr + batch * q_batch + head * q_head, [seq_q, HEAD_DIM], [q_row, 1], [BLOCK_M, BLOCK_D]
     )

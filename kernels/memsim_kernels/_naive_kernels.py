@@ -13,12 +13,12 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["group", "heads", "seq_q"])
 def qk_kernel(
     q_ptr, k_ptr, s_ptr,
     q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
-    heads, seq_q, seq_k, scale,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    group, heads, seq_q, seq_k, scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
 ):
     """One tile of S = q·kᵀ·scale; with CAUSAL, -inf above the bottom-right diagonal."""
@@ -45,7 +45,7 @@ def qk_kernel(
         mask=(row < seq_q)[:, None] & d_ok[None, :], other=0.0,
     )
     k = tl.load(
-        k_ptr + batch * k_batch + (head // GROUP) * k_head + col_start * k_row
+        k_ptr + batch * k_batch + (head // group) * k_head + col_start * k_row
         + (n_in[None, :] * k_row + d_in[:, None] * k_col),
         mask=d_ok[:, None] & (col < seq_k)[None, :], other=0.0,
     )
@@ -102,12 +102,12 @@ def softmax_two_pass_kernel(s_ptr, p_ptr, lse_ptr, seq_k, CHUNK: tl.constexpr, S
         tl.store(lse_ptr + row, tl.where(l == 0.0, -float("inf"), safe + tl.log2(divisor) * LN2))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["group", "heads", "seq_q"])
 def pv_kernel(
     p_ptr, v_ptr, o_ptr,
     v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col,
-    heads, seq_q, seq_k,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    group, heads, seq_q, seq_k,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
 ):
     """BLOCK_M rows of O = P·v, streaming P and v in BLOCK_N steps."""
@@ -127,7 +127,7 @@ def pv_kernel(
     d_ok = d_in < HEAD_DIM
     row_ok = row < seq_q
     precision: tl.constexpr = "ieee" if IEEE else "tf32"
-    v_tile = v_ptr + batch * v_batch + (head // GROUP) * v_head + (n_in[:, None] * v_row + d_in[None, :] * v_col)
+    v_tile = v_ptr + batch * v_batch + (head // group) * v_head + (n_in[:, None] * v_row + d_in[None, :] * v_col)
     o = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for j in tl.range(0, seq_k, BLOCK_N, num_stages=STAGES):
         col_ok = j + tl.arange(0, BLOCK_N) < seq_k

@@ -74,7 +74,6 @@ def flash_calls(
         return ()
     width = max(16, 1 << (problem.head_dim - 1).bit_length())
     constants: dict[str, Any] = {
-        "GROUP": problem.group,
         "HEAD_DIM": problem.head_dim,
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
@@ -101,7 +100,7 @@ def flash_calls(
         grid=(triton.cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch),
         args=(
             q, k, v, o, lse if lse is not None else o, *(n for s in strides for n in s),
-            problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,
+            problem.group, problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,
         ),
         constants=constants,
         tensors={"q_ptr": "Q", "k_ptr": "K", "v_ptr": "V", "o_ptr": "O"} | ({} if lse is None else {"lse_ptr": "LSE"}),

@@ -56,9 +56,8 @@ def naive_calls(
         return ()
     width = max(16, 1 << (problem.head_dim - 1).bit_length())
     row_tiles = triton.cdiv(problem.seq_len_q, tile.block_m)
-    sizes = (problem.heads, problem.seq_len_q, problem.seq_len_k)
+    sizes = (problem.group, problem.heads, problem.seq_len_q, problem.seq_len_k)
     dots: dict[str, Any] = {
-        "GROUP": problem.group,
         "HEAD_DIM": problem.head_dim,
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
