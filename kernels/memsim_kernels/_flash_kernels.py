@@ -56,6 +56,48 @@ def _key_limits(i, seq_q, seq_k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, C
     return whole, stop
 
 
+@triton.jit
+def _pointer_loop(
+    q, m, l, o, k_tile, k_row, v_tile, v_row, row, d_ok, start, stop, seq_k, shift, qk_scale,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    SCALE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
+):
+    """Keys start to stop, tile by tile through pointers; without MASKED every key is there and seen."""
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        at = tl.cast(j, tl.int64)
+        col = j + tl.arange(0, BLOCK_N)
+        k_ok = d_ok[:, None]
+        v_ok = d_ok[None, :]
+        if MASKED:
+            k_ok = k_ok & (col < seq_k)[None, :]
+            v_ok = (col < seq_k)[:, None] & v_ok
+        k = tl.load(k_tile + at * k_row, mask=k_ok, other=0.0)
+        s = tl.dot(q, k, input_precision=PRECISION)
+        p, m, l, o = _online_softmax(s, m, l, o, row, col, seq_k, shift, qk_scale, CAUSAL, MASKED, SCALE_FIRST)
+        # Columns of P beyond the last key are 0, and 0 times whatever lies there need not be.
+        v = tl.load(v_tile + at * v_row, mask=v_ok, other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision=PRECISION)
+    return m, l, o
+
+
+@triton.jit
+def _descriptor_loop(
+    q, m, l, o, k_desc, v_desc, row, start, stop, seq_k, shift, qk_scale,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr, CAUSAL: tl.constexpr,
+    SCALE_FIRST: tl.constexpr, SPECIALIZE: tl.constexpr,
+):
+    """Keys start to stop, tile by tile through descriptors, which load 0 beyond the last key."""
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES, warp_specialize=SPECIALIZE):
+        k = k_desc.load([j, 0])
+        s = tl.dot(q, k.T)
+        p, m, l, o = _online_softmax(
+            s, m, l, o, row, j + tl.arange(0, BLOCK_N), seq_k, shift, qk_scale, CAUSAL, TAIL, SCALE_FIRST
+        )
+        v = v_desc.load([j, 0])
+        o = tl.dot(p.to(v.dtype), v, o)
+    return m, l, o
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def flash_pointer_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
@@ -96,23 +138,14 @@ def flash_pointer_kernel(
     l = tl.zeros([BLOCK_M], tl.float32)
     o = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     whole, stop = _key_limits(i, seq_q, seq_k, BLOCK_M, BLOCK_N, CAUSAL)
-    for j in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
-        at = tl.cast(j, tl.int64)
-        k = tl.load(k_tile + at * k_row, mask=d_ok[:, None], other=0.0)
-        s = tl.dot(q, k, input_precision=precision)
-        p, m, l, o = _online_softmax(
-            s, m, l, o, row, j + tl.arange(0, BLOCK_N), seq_k, shift, qk_scale, False, False, SCALE_FIRST
-        )
-        v = tl.load(v_tile + at * v_row, mask=d_ok[None, :], other=0.0)
-        o = tl.dot(p.to(v.dtype), v, o, input_precision=precision)
-    for j in tl.range(whole, stop, BLOCK_N, num_stages=STAGES):
-        at = tl.cast(j, tl.int64)
-        col = j + tl.arange(0, BLOCK_N)
-        k = tl.load(k_tile + at * k_row, mask=d_ok[:, None] & (col < seq_k)[None, :], other=0.0)
-        s = tl.dot(q, k, input_precision=precision)
-        p, m, l, o = _online_softmax(s, m, l, o, row, col, seq_k, shift, qk_scale, CAUSAL, True, SCALE_FIRST)
-        v = tl.load(v_tile + at * v_row, mask=(col < seq_k)[:, None] & d_ok[None, :], other=0.0)
-        o = tl.dot(p.to(v.dtype), v, o, input_precision=precision)
+    m, l, o = _pointer_loop(
+        q, m, l, o, k_tile, k_row, v_tile, v_row, row, d_ok, 0, whole, seq_k, shift, qk_scale,
+        BLOCK_N, STAGES, False, False, SCALE_FIRST, precision,
+    )
+    m, l, o = _pointer_loop(
+        q, m, l, o, k_tile, k_row, v_tile, v_row, row, d_ok, whole, stop, seq_k, shift, qk_scale,
+        BLOCK_N, STAGES, True, CAUSAL, SCALE_FIRST, precision,
+    )
 
     o = o / tl.where(l == 0.0, 1.0, l)[:, None]
     tl.store(
@@ -135,8 +168,8 @@ def flash_descriptor_kernel(
 ):
     """Loads through tensor descriptors (TMA): columns contiguous, rows a multiple of 16 bytes apart, 16-bit types.
 
-    One loop with every tile masked where masks are needed at all, because a warp-specialised kernel may have one
-    loop only. Warp-specialised with 128 rows, Triton 3.6 splits a block between two warpgroups but not what comes
+    A warp-specialised kernel may have one loop only, so there every tile is masked where masks are needed at all.
+    Warp-specialised with 128 rows, Triton 3.6 splits a block between two warpgroups but not what comes
     from `tl.arange` over its rows: a causal mask, a store through pointers and the LSE come out wrong (seen on an
     H200). So O is stored through a descriptor, and causal problems and LSE are not offered warp-specialised.
     """
@@ -159,15 +192,22 @@ def flash_descriptor_kernel(
     m = tl.full([BLOCK_M], -float("inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     o = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    _, stop = _key_limits(i, seq_q, seq_k, BLOCK_M, BLOCK_N, CAUSAL)
-    for j in tl.range(0, stop, BLOCK_N, num_stages=STAGES, warp_specialize=SPECIALIZE):
-        k = k_desc.load([j, 0])
-        s = tl.dot(q, k.T)
-        p, m, l, o = _online_softmax(
-            s, m, l, o, row, j + tl.arange(0, BLOCK_N), seq_k, shift, qk_scale, CAUSAL, not EVEN_KEYS, SCALE_FIRST
+    whole, stop = _key_limits(i, seq_q, seq_k, BLOCK_M, BLOCK_N, CAUSAL)
+    if SPECIALIZE:
+        m, l, o = _descriptor_loop(
+            q, m, l, o, k_desc, v_desc, row, 0, stop, seq_k, shift, qk_scale,
+            BLOCK_N, STAGES, not EVEN_KEYS, CAUSAL, SCALE_FIRST, True,
         )
-        v = v_desc.load([j, 0])
-        o = tl.dot(p.to(v.dtype), v, o)
+    else:
+        m, l, o = _descriptor_loop(
+            q, m, l, o, k_desc, v_desc, row, 0, whole, seq_k, shift, qk_scale,
+            BLOCK_N, STAGES, False, False, SCALE_FIRST, False,
+        )
+        if CAUSAL or not EVEN_KEYS:
+            m, l, o = _descriptor_loop(
+                q, m, l, o, k_desc, v_desc, row, whole, stop, seq_k, shift, qk_scale,
+                BLOCK_N, STAGES, not EVEN_KEYS, CAUSAL, SCALE_FIRST, False,
+            )
 
     o = o / tl.where(l == 0.0, 1.0, l)[:, None]
     o_desc = tl.make_tensor_descriptor(
