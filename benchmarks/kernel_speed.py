@@ -1,0 +1,125 @@
+"""How fast are the kernels beside torch's own? Needs a CUDA GPU.
+
+Times flash (its default tile, and with --all every candidate), naive, and torch's FLASH and CUDNN backends on random
+data: CUDA events, L2 flushed between repetitions, median. TFLOP/s count the FLOPs that visible pairs need.
+
+python benchmarks/kernel_speed.py [--all] [--json FILE] [--jobs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+
+from memsim import Attention, MemsimError, Tile
+
+PROBLEMS = [
+    Attention(heads=heads, seq_len_q=n, seq_len_k=n, head_dim=d, dtype=dtype, causal=causal)
+    for heads, n, d in ((16, 4096, 128), (64, 4096, 128), (16, 16384, 128), (64, 4096, 64))
+    for causal in (False, True)
+    for dtype in ("float16", "bfloat16")
+]
+SHAPES = [
+    (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3),
+    (128, 128, 8, 2), (64, 32, 4, 3), (128, 32, 8, 3), (128, 64, 4, 2), (128, 128, 8, 3),
+]  # fmt: skip
+
+
+def candidates(problem: Attention) -> Iterator[Tile]:
+    """Tiles worth trying, whether they fit or not."""
+    from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT
+
+    for shape in SHAPES:
+        for path in ("pointer", "descriptor"):
+            yield Tile(*shape, path)
+    if not problem.causal:
+        yield from sorted(SPECIALIZED_SEEN_RIGHT, key=str)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="time every candidate tile, not the default alone")
+    parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--jobs", type=int, default=16, help="kernels compiled side by side")
+    options = parser.parse_args()
+    try:
+        import torch
+        from memsim_kernels import flash_attention
+    except ImportError:
+        print("kernel_speed needs torch, triton and a CUDA GPU: pip install 'memsim[kernels]'.", file=sys.stderr)
+        return 0
+    if not torch.cuda.is_available():
+        print("no CUDA GPU here: nothing was timed.", file=sys.stderr)
+        return 0
+    from memsim_kernels.inputs import random_inputs
+    from memsim_kernels.timing import time_median_s
+    from memsim_kernels.warm import warm
+    from triton.runtime.errors import OutOfResources
+
+    def run(p: Attention, tile: Tile | None) -> Callable[[], object]:
+        q, k, v = inputs[p]
+        return lambda: flash_attention(q, k, v, causal=p.causal, tile=tile)
+
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    rows = []
+    for d in (128, 64):
+        problems = [p for p in PROBLEMS if p.head_dim == d]
+        inputs = {p: random_inputs(p, 0, device="cuda") for p in problems}
+        if options.all:
+            small = {(p.dtype, p.causal): p for p in problems}
+            warm([run(p, t) for p in small.values() for t in candidates(p)], options.jobs)
+        for p in problems:
+            row = {"heads": p.heads, "seq_len": p.seq_len_q, "head_dim": d, "causal": p.causal, "dtype": p.dtype}
+            times = {name: time_median_s(call) for name, call in peers(p, inputs[p]).items()}
+            times["flash"] = time_median_s(run(p, None))
+            for tile in candidates(p) if options.all else ():
+                try:
+                    times[str(tile)] = time_median_s(run(p, tile))
+                except (MemsimError, OutOfResources):
+                    continue
+            row["tflops"] = {name: p.useful_flops / t / 1e12 for name, t in times.items()}
+            rows.append(row)
+            print(line(row), flush=True)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=1)
+    return 0
+
+
+def peers(p: Attention, tensors: tuple[object, ...]) -> dict[str, Callable[[], object]]:
+    """torch's backends and the naive kernels, on the same tensors."""
+    import torch
+    from memsim_kernels import naive_attention
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def backend(which: SDPBackend) -> Callable[[], object]:
+        def call() -> object:
+            with sdpa_kernel(which), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=p.causal)
+
+        return call
+
+    found = {"FLASH": backend(SDPBackend.FLASH_ATTENTION), "CUDNN": backend(SDPBackend.CUDNN_ATTENTION)}
+    score_bytes = 2 * p.heads * p.seq_len_q * p.seq_len_k * p.dtype_bytes
+    if score_bytes < 40e9:
+        found["naive"] = lambda: naive_attention(*tensors, causal=p.causal)
+    return found
+
+
+def line(row: dict[str, object]) -> str:
+    tflops = row["tflops"]
+    ranked = sorted((name for name in tflops if "×" in name), key=lambda name: -tflops[name])
+    best = "; ".join(f"{name}: {tflops[name]:.0f}" for name in ranked[:4])
+    mask = "causal" if row["causal"] else "full"
+    shape = f"{row['heads']:>3}×{row['seq_len']:<6}×{row['head_dim']:<4}{mask:<7}{row['dtype']:<9}"
+    named = "  ".join(f"{name} {tflops[name]:4.0f}" for name in ("naive", "FLASH", "CUDNN", "flash") if name in tflops)
+    share = f"{tflops['flash'] / tflops['CUDNN']:.2f} of CUDNN, {tflops['flash'] / tflops['FLASH']:.2f} of FLASH"
+    return f"{shape} {named}  TFLOP/s: {share}" + (f"  best {best}" if best else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
