@@ -56,5 +56,6 @@ def _once(call: Callable[[], object], flush: bool) -> float:
 
 @lru_cache(maxsize=1)
 def _much_memory() -> Any:
-    """More than any L2 holds."""
-    return torch.empty(256 * 2**20, dtype=torch.int8, device="cuda")
+    """More than any L2 holds, and enough that writing it takes longer than a launch: the next kernel is then queued
+    before it ends, and no time of the host is measured."""
+    return torch.empty(3 * 2**30, dtype=torch.int8, device="cuda")
