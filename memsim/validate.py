@@ -1,0 +1,244 @@
+"""Simulated against measured: every row and column of a set of measurements, and what is claimed of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memsim._simulated import Simulated, Simulator
+from memsim.claims import Claim, claim_of, spills
+from memsim.columns import COMPARED, KERNELS, MEASURED, TIMES
+from memsim.errors import MemsimError
+from memsim.gpu import Gpu
+from memsim.machine.replay import Progress
+from memsim.measurements import Measurement, Measurements, raise_first
+
+VALIDATE_SCHEMA = "memsim.validate/1"
+MOST_OPERATIONS_UNASKED = 1_000_000
+"""Tile operations of all replays together up to which times are simulated without being asked for."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One column of one row. `relation` is how measured is to stand to simulated (memsim.claims), `holds` whether it
+    does, None where nothing is claimed or nothing was simulated; `note` says why, or what explains a difference."""
+
+    column: str
+    simulated: float | None
+    measured: float
+    relation: str
+    holds: bool | None
+    note: str = ""
+
+    @property
+    def exact(self) -> bool:
+        return self.simulated == self.measured
+
+    @property
+    def error(self) -> float | None:
+        """(simulated − measured) / measured; None where that is no number."""
+        if self.simulated is None:
+            return None
+        if self.simulated == self.measured:
+            return 0.0
+        return (self.simulated - self.measured) / self.measured if self.measured else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement and its checks."""
+
+    measurement: Measurement
+    checks: tuple[Check, ...]
+
+    @property
+    def missed(self) -> bool:
+        return any(check.holds is False for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        m = self.measurement
+        return {
+            "line": m.line,
+            "name": m.name,
+            "kernel": m.kernel,
+            "gpu": m.gpu,
+            "problem": vars(m.problem),
+            "tile": {name: getattr(m, name) for name in ("block_m", "block_n", "num_warps", "num_stages", "load_path")},
+            "lse": m.lse,
+            "grid_order": m.grid_order,
+            "cache_state": m.cache_state,
+            "checks": [vars(check) | {"exact": check.exact, "error": check.error} for check in self.checks],
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One column over all rows of one kernel. Errors are sizes of `Check.error`, over the rows that have one; `claimed`
+    counts the rows on which something is claimed, `missed` those on which it does not hold."""
+
+    kernel: str
+    column: str
+    rows: int
+    exact: int
+    claimed: int
+    missed: int
+    mean_error: float | None
+    median_error: float | None
+    worst_error: float | None
+    worst_line: int | None
+    worst_row: str | None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All rows and what follows from them. `without_times` is how many tile operations were not replayed."""
+
+    rows: tuple[Row, ...]
+    summaries: tuple[Summary, ...]
+    failed_launches: tuple[Measurement, ...]
+    unknown_columns: tuple[str, ...]
+    unchecked_columns: tuple[str, ...]
+    without_times: int = 0
+
+    @property
+    def missed(self) -> tuple[Row, ...]:
+        """The rows on which a claim does not hold."""
+        return tuple(row for row in self.rows if row.missed)
+
+    def count(self, holds: bool) -> int:
+        """Checks whose claim holds, or does not."""
+        return sum(check.holds is holds for row in self.rows for check in row.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The validation as JSON-ready data, with its schema first."""
+        return {
+            "schema": VALIDATE_SCHEMA,
+            "holds": not self.missed,
+            "claims": {"held": self.count(True), "missed": self.count(False)},
+            "unknown_columns": list(self.unknown_columns),
+            "unchecked_columns": list(self.unchecked_columns),
+            "not_replayed_tile_operations": self.without_times,
+            "failed_launches": [{"line": m.line, "name": m.name, "error": m.error} for m in self.failed_launches],
+            "summaries": [vars(summary) for summary in self.summaries],
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def validate(
+    measurements: Measurements,
+    *,
+    gpu: Gpu | None = None,
+    times: bool = False,
+    progress: Progress | None = None,
+    before_replay: Callable[[int], None] | None = None,
+) -> Validation:
+    """Compare each row with what the simulator says of the same launch.
+
+    `gpu` stands for the machine of every row; without it each row names its own. `times` replays every launch whose
+    times were measured; else only if all replays together are small. `before_replay` is told how many tile operations
+    there are to replay. Registers and SRAM that were measured decide the blocks per SM. Raises `MemsimError` for rows
+    that no machine could run, such as a tile of 24 rows.
+    """
+    simulator = Simulator(gpu)
+    measured = [row for row in measurements.rows if not row.error]
+    launches: list[Simulated] = []
+    faults: list[str] = []
+    for done, row in enumerate(measured):
+        try:
+            launches.append(simulator.launch(row))
+        except MemsimError as error:
+            faults += [f"line {row.line}: {fault}" if row.line else fault for fault in error.faults]
+        if progress is not None:
+            progress("rows", done + 1, len(measured))
+    raise_first(faults)
+    timed = {launch.key: launch for launch, row in zip(launches, measured, strict=True) if set(TIMES) & {*row.values}}
+    operations = sum(launch.counts.tile_operations for launch in timed.values())
+    replayed: dict[Any, dict[str, float]] = {}
+    if times or operations <= MOST_OPERATIONS_UNASKED:
+        if before_replay is not None:
+            before_replay(operations)
+        for done, (key, launch) in enumerate(timed.items()):
+            replayed[key] = launch.times()
+            if progress is not None:
+                progress("replays", done + 1, len(timed))
+    rows = tuple(
+        Row(row, tuple(_checks(row, launch, replayed.get(launch.key, {}))))
+        for row, launch in zip(measured, launches, strict=True)
+    )
+    return Validation(
+        rows,
+        tuple(_summaries(rows)),
+        tuple(row for row in measurements.rows if row.error),
+        measurements.unknown_columns,
+        tuple(name for name in COMPARED if not any(name in row.values for row in measured)),
+        0 if replayed or not timed else operations,
+    )
+
+
+def _checks(row: Measurement, launch: Simulated, times: dict[str, float]) -> Iterable[Check]:
+    simulated = launch.figures | times
+    for name in COMPARED:
+        if name not in row.values:
+            continue
+        parts = [simulated.get(part) for part in MEASURED[name].result]
+        known = [part for part in parts if part is not None]
+        figure = sum(known) if len(known) == len(parts) else None
+        claim = claim_of(name, row, launch.compiled_stack_bytes)
+        check = _check(name, figure, row, claim)
+        if name == "sram_bytes" and launch.refusal and claim.relation != "none":
+            # The simulator refuses a tile that ran.
+            check = replace(check, holds=False, note=launch.refusal)
+        yield check
+
+
+def _check(name: str, simulated: float | None, row: Measurement, claim: Claim) -> Check:
+    measured, rounded_by = row.values[name], row.rounded.get(name, 0.0)
+    if simulated is None:
+        return Check(name, None, measured, "none", None, "nothing is simulated of it here")
+    note = claim.why
+    if name in ("sram_fill_bytes", "sram_store_bytes") and spills(row) and measured > simulated:
+        note += _spilled(row, measured - simulated, "load" if name == "sram_fill_bytes" else "store")
+    if rounded_by:
+        note = "; ".join(filter(None, (note, f"measured is rounded by up to {rounded_by:g}")))
+    return Check(name, simulated, measured, claim.relation, claim.holds(simulated, measured, rounded_by), note)
+
+
+def _spilled(row: Measurement, excess_bytes: float, kind: str) -> str:
+    """What explains bytes beyond those of the tiles: the stack, and the instructions that move it."""
+    said = f": {excess_bytes:,.0f} B more"
+    if "stack_bytes" in row.values:
+        said += f", with {row.values['stack_bytes']} B of stack a thread"
+    instructions = row.values.get(f"spill_{kind}_instructions")
+    return said + ("" if instructions is None else f" and {instructions:,} spill {kind} instructions")
+
+
+def _summaries(rows: Sequence[Row]) -> Iterable[Summary]:
+    for kernel in KERNELS:
+        for column in COMPARED:
+            of_column = [
+                (row.measurement, check) for row in rows if row.measurement.kernel == kernel
+                for check in row.checks if check.column == column and check.simulated is not None
+            ]  # fmt: skip
+            if of_column:
+                yield _summary(kernel, column, of_column)
+
+
+def _summary(kernel: str, column: str, checks: Sequence[tuple[Measurement, Check]]) -> Summary:
+    sized = [(abs(check.error), row) for row, check in checks if check.error is not None]
+    worst = max(sized, key=lambda pair: pair[0], default=None)
+    errors = [size for size, _ in sized]
+    return Summary(
+        kernel,
+        column,
+        rows=len(checks),
+        exact=sum(check.exact for _, check in checks),
+        claimed=sum(check.holds is not None for _, check in checks),
+        missed=sum(check.holds is False for _, check in checks),
+        mean_error=statistics.fmean(errors) if errors else None,
+        median_error=statistics.median(errors) if errors else None,
+        worst_error=worst[0] if worst else None,
+        worst_line=worst[1].line if worst else None,
+        worst_row=worst[1].name if worst else None,
+    )
