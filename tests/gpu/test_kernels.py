@@ -89,7 +89,7 @@ def keys() -> Iterator[tuple[str, str, int, bool, bool, str, Tile]]:
         yield "flash", "bfloat16", 64, False, False, "strided", tile
 
 
-@pytest.mark.parametrize("key", keys(), ids=lambda key: "-".join(map(str, key[:6])) + f"-{key[6]}")
+@pytest.mark.parametrize("key", list(keys()), ids=lambda key: "-".join(map(str, key[:6])) + f"-{key[6]}")
 def test_numbers_over_random_shapes(key: tuple[str, str, int, bool, bool, str, Tile]) -> None:
     kernel, dtype, head_dim, causal, lse, layouts, tile = key
 
