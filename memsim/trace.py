@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "bool": 1}
+ELEMENT_BYTES |= {f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)}
+ELEMENT_BYTES |= {f"float8_{kind}": 1 for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")}
 PIPES = ("tensor", "exp", "alu")
 SECTOR_BYTES = 32
 # Allocators align tensors far beyond a sector; 512 B is what the CUDA allocator gives.
