@@ -96,6 +96,11 @@ class Measurement:
             facts.append("two passes")
         return ", ".join((*facts, *([self.cache_state] if self.cache_state else [])))
 
+    @property
+    def place(self) -> str:
+        """Where it is, for a sentence: "line 12 (flash 16×4096×128, …)"."""
+        return f"line {self.line} ({self.name})" if self.line else self.name
+
     def cells(self) -> dict[str, str]:
         """The row as text, by column; a figure that was not measured is empty."""
         fields = {name: getattr(self.problem, name) for name in _PROBLEM} | {

@@ -22,15 +22,16 @@ MOST_OPERATIONS_UNASKED = 1_000_000
 
 @dataclass(frozen=True)
 class Check:
-    """One column of one row. `relation` is how measured is to stand to simulated (memsim.claims), `holds` whether it
-    does, None where nothing is claimed or nothing was simulated; `note` says why, or what explains a difference."""
+    """One column of one row. `relation` is how measured is to stand to simulated (memsim.claims) and `why` the reason
+    where that is less than exact; `holds` is None where nothing is claimed. `detail` is what else is known of it."""
 
     column: str
     simulated: float | None
     measured: float
     relation: str
     holds: bool | None
-    note: str = ""
+    why: str = ""
+    detail: str = ""
 
     @property
     def exact(self) -> bool:
@@ -189,7 +190,7 @@ def _checks(row: Measurement, launch: Simulated, times: dict[str, float]) -> Ite
         check = _check(name, figure, row, claim)
         if name == "sram_bytes" and launch.refusal and claim.relation != "none":
             # The simulator refuses a tile that ran.
-            check = replace(check, holds=False, note=launch.refusal)
+            check = replace(check, relation=claim.relation, holds=False, detail=launch.refusal)
         yield check
 
 
@@ -197,17 +198,16 @@ def _check(name: str, simulated: float | None, row: Measurement, claim: Claim) -
     measured, rounded_by = row.values[name], row.rounded.get(name, 0.0)
     if simulated is None:
         return Check(name, None, measured, "none", None, "nothing is simulated of it here")
-    note = claim.why
+    details = [f"measured is rounded by up to {rounded_by:g}"] if rounded_by else []
     if name in ("sram_fill_bytes", "sram_store_bytes") and spills(row) and measured > simulated:
-        note += _spilled(row, measured - simulated, "load" if name == "sram_fill_bytes" else "store")
-    if rounded_by:
-        note = "; ".join(filter(None, (note, f"measured is rounded by up to {rounded_by:g}")))
-    return Check(name, simulated, measured, claim.relation, claim.holds(simulated, measured, rounded_by), note)
+        details.append(_spilled(row, measured - simulated, "load" if name == "sram_fill_bytes" else "store"))
+    holds = claim.holds(simulated, measured, rounded_by)
+    return Check(name, simulated, measured, claim.relation, holds, claim.why, "; ".join(details))
 
 
 def _spilled(row: Measurement, excess_bytes: float, kind: str) -> str:
     """What explains bytes beyond those of the tiles: the stack, and the instructions that move it."""
-    said = f": {excess_bytes:,.0f} B more"
+    said = f"{excess_bytes:,.0f} B more than its tiles"
     if "stack_bytes" in row.values:
         said += f", with {row.values['stack_bytes']} B of stack a thread"
     instructions = row.values.get(f"spill_{kind}_instructions")
