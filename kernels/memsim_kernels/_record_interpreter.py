@@ -36,10 +36,13 @@ def run(
     """Interpret `kernel[grid](*args, **kwargs)`, or some of its blocks, and return what was seen."""
     watch = Watch(_name_of(kernel))
     session = Session(watch, ArgumentTable(names, tensors), blocks, poison_integers=not check_overflow)
-    with reporting(session), _replaced({(interpreter, "GridExecutor"): _Executor} | WATCHED), _builder_kept():
-        if check_overflow:
-            builder = interpreter.interpreter_builder
-            builder.options = dataclasses.replace(builder.options, debug=True)
+    replaced = {(interpreter, "GridExecutor"): _Executor, (interpreter, "_patch_lang"): _patch_once} | WATCHED
+    with reporting(session), _replaced(replaced), _builder_kept():
+        builder = interpreter.interpreter_builder
+        # Without `debug` the interpreter computes whether integers overflow, and then ignores it.
+        builder.options = dataclasses.replace(
+            builder.options, debug=check_overflow or builder.options.debug, sanitize_overflow=check_overflow
+        )
         kernel[grid](*args, **kwargs)
     return watch
 
@@ -76,8 +79,8 @@ class _Executor(interpreter.GridExecutor):  # type: ignore[misc]
         with reporting(None):
             for hook in self.pre_run_hooks:
                 hook(*args, **kwargs)
-        scope = interpreter._patch_lang(self.fn)
         try:
+            interpreter._patch_lang(self.fn)
             given = {
                 name: value if name in self.constexprs else interpreter._implicit_cvt(_stand_in(session, name, value))
                 for name, value in inspect.getcallargs(self.fn, *args, **kwargs).items()
@@ -90,7 +93,8 @@ class _Executor(interpreter.GridExecutor):  # type: ignore[misc]
                 for block in _chosen(watch.grid, session.blocks):
                     self._run_block(watch, block, given)
         finally:
-            scope.restore()
+            for scope in reversed(session.scopes):
+                scope.restore()
 
     def _run_block(self, watch: Watch, block: Block, given: Mapping[str, Any]) -> None:
         interpreter.interpreter_builder.set_grid_idx(*block)
@@ -106,6 +110,23 @@ class _Executor(interpreter.GridExecutor):  # type: ignore[misc]
                     raise watch.fault(f"{cause}; compute in 64 bits.") from None
                 cause = cause.__cause__
             raise error if isinstance(error, InterpreterError) else InterpreterError(repr(error)) from error
+
+
+_PATCH_LANG = interpreter._patch_lang
+
+
+def _patch_once(fn: Any) -> Any:
+    """Triton gives its language the interpreter's meaning again for each function that a kernel calls, and forgets to
+    take it back; here once a launch, and taken back."""
+    session = current()
+    if session is None:
+        return _PATCH_LANG(fn)
+    modules = list(fn.__globals__.values())
+    seen = {name for name, module in (("tl", tl), ("core", tl.core)) if any(x is module for x in modules)}
+    if not session.scopes or not seen <= session.patched:
+        session.patched |= seen
+        session.scopes.append(_PATCH_LANG(fn))
+    return None
 
 
 def _stand_in(session: Session, name: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -34,6 +34,8 @@ class Session:
     blocks: Iterable[tuple[int, ...]] | None
     poison_integers: bool
     launched: bool = False
+    patched: set[str] = field(default_factory=set)
+    scopes: list[Any] = field(default_factory=list)
 
 
 # The interpreter is one per process, so recordings take turns; one may start inside another.
