@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 
 from memsim.attention import Attention
-from memsim.tile import Tile
-from memsim_kernels._checks import check_tensors, check_tile, machine_of, wide_offsets
+from memsim.tile import Tile, cdiv
+from memsim_kernels._checks import (
+    capability_of,
+    check_device,
+    check_grids,
+    check_tensors,
+    check_tile,
+    machine_of_capability,
+    wide_offsets,
+)
 from memsim_kernels._flash_kernels import flash_descriptor_kernel, flash_pointer_kernel
 from memsim_kernels.calls import Call
+from memsim_kernels.costs import padded_width
+from memsim_kernels.ops import attend, launch_on, outputs, register
 from memsim_kernels.tiles import choose
 
 LOG2E = 1.4426950408889634
@@ -31,27 +42,53 @@ def flash_attention(
     """softmax(q·kᵀ·scale)·v without S or P ever leaving the SM.
 
     q `(batch, heads, seq_q, head_dim)`, k and v `(batch, kv_heads, seq_k, head_dim)`, float16, bfloat16 or float32,
-    any strides. O has q's shape; LSE, if asked for, is `(batch, heads, seq_q)` float32, natural logarithm. Causal is
-    aligned bottom-right; a row that sees no key gives 0 and -inf. float32 is IEEE unless `allow_tf32`.
+    any strides. O has q's shape and order of strides; LSE, if asked for, is `(batch, heads, seq_q)` float32, natural
+    logarithm. Causal is aligned bottom-right; a row that sees no key gives 0 and -inf. float32 is IEEE unless
+    `allow_tf32`. Forward only: inputs that require gradients are refused outside `torch.no_grad()`.
 
     The tile's `load_path` is "pointer" (takes everything), "descriptor" or "descriptor-ws" (warp-specialised). Without
     a `tile` it is the one measured best for this problem of those that suit the tensors (`memsim_kernels.tiles`).
     Raises `MemsimError` before any launch where shapes, dtypes or the tile do not suit.
     """
+    return attend(
+        _OPERATOR, q, k, v, causal=causal, scale=scale, tile=tile, return_lse=return_lse, allow_tf32=allow_tf32
+    )
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, tile: Tile | None,
+    lse: bool, allow_tf32: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     problem = check_tensors(q, k, v, causal=causal, scale=scale)
-    gpu = machine_of(q.device)
-    chosen = choose(problem, gpu, tile, descriptors=descriptors_suit(q, k, v), lse=return_lse)
-    check_tile("flash", problem.dtype, problem.head_dim, causal, chosen, gpu)
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
-    for call in flash_calls(problem, q, k, v, o, lse, chosen, allow_tf32=allow_tf32):
-        call.launch()
-    return (o, lse) if lse is not None else o
+    check_device(q.device, flash_pointer_kernel)
+    o, sums = outputs(q, lse=lse)
+    chosen = _tile_for(problem, capability_of(q.device), tile, descriptors_suit(q, k, v, o), lse)
+    calls = flash_calls(problem, q, k, v, o, sums if lse else None, chosen, allow_tf32=allow_tf32)
+    launch_on(q.device, calls)
+    return o, sums
 
 
-def descriptors_suit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether tensor descriptors can describe the inputs: on Hopper or later, 16-bit elements, columns contiguous,
+_OPERATOR = register("flash_attention", _run)
+
+
+@lru_cache(maxsize=4096)
+def _tile_for(problem: Attention, capability: tuple[int, int], tile: Tile | None, descriptors: bool, lse: bool) -> Tile:
+    """The tile to launch, checked, with the grid that it gives."""
+    gpu = machine_of_capability(capability)
+    chosen = choose(problem, gpu, tile, descriptors=descriptors, lse=lse)
+    check_tile("flash", problem.dtype, problem.head_dim, problem.causal, chosen, gpu)
+    check_grids({"flash": _grid(problem, chosen)})
+    return chosen
+
+
+def _grid(problem: Attention, tile: Tile) -> tuple[int, int, int]:
+    return cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch
+
+
+def descriptors_suit(*tensors: torch.Tensor) -> bool:
+    """Whether tensor descriptors can describe the tensors: on Hopper or later, 16-bit elements, columns contiguous,
     rows and starts a multiple of 16 bytes apart, and something in every dimension."""
+    q = tensors[0]
     if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device)[0] < 9 or q.element_size() != 2:
         return False
     return all(
@@ -61,7 +98,7 @@ def descriptors_suit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
         and x.stride(2) > 0
         and x.shape[3] % 8 == 0
         and x.data_ptr() % 16 == 0
-        for x in (q, k, v)
+        for x in tensors
     )
 
 
@@ -72,7 +109,7 @@ def flash_calls(
     """The one launch on checked tensors (none if O is empty); o, and lse if there is one, are written whole."""
     if not o.numel():
         return ()
-    width = max(16, 1 << (problem.head_dim - 1).bit_length())
+    width = padded_width(problem.head_dim)
     constants: dict[str, Any] = {
         "HEAD_DIM": problem.head_dim,
         "BLOCK_M": tile.block_m,
@@ -97,7 +134,7 @@ def flash_calls(
     call = Call(
         name="flash",
         kernel=flash_pointer_kernel if tile.load_path == "pointer" else flash_descriptor_kernel,
-        grid=(triton.cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch),
+        grid=_grid(problem, tile),
         args=(
             q, k, v, o, lse if lse is not None else o, *(n for s in strides for n in s),
             problem.group, problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,

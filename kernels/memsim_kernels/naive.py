@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 
 from memsim.attention import Attention
+from memsim.errors import TileDoesNotFit
+from memsim.gpu import Gpu
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
-from memsim.tile import Tile
-from memsim_kernels._checks import check_tensors, check_tile, machine_of, wide_offsets
+from memsim.tile import Tile, cdiv
+from memsim_kernels._checks import (
+    capability_of,
+    check_device,
+    check_grids,
+    check_tensors,
+    check_tile,
+    machine_of_capability,
+    wide_offsets,
+)
 from memsim_kernels._naive_kernels import pv_kernel, qk_kernel, softmax_kernel, softmax_two_pass_kernel
 from memsim_kernels.calls import Call
+from memsim_kernels.costs import padded_width
+from memsim_kernels.ops import attend, launch_on, outputs, register
 
 DEFAULT_TILE = Tile(64, 64, 4, 3)
-_SMALL_TILE = Tile(16, 16, 4, 1)
 
 
 def naive_attention(
@@ -31,19 +42,63 @@ def naive_attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(q·kᵀ·scale)·v in three launches. Arguments and results as for `flash_attention`; takes S and P's
     room, twice batch · heads · seq_q · seq_k elements."""
+    return attend(
+        _OPERATOR, q, k, v, causal=causal, scale=scale, tile=tile, return_lse=return_lse, allow_tf32=allow_tf32
+    )
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, tile: Tile | None,
+    lse: bool, allow_tf32: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     problem = check_tensors(q, k, v, causal=causal, scale=scale)
-    gpu = machine_of(q.device)
-    if tile is None:
-        tile = DEFAULT_TILE if problem.head_dim <= 128 and problem.dtype_bytes == 2 else _SMALL_TILE
-    check_tile("naive", problem.dtype, problem.head_dim, causal, tile, gpu)
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
+    check_device(q.device, qk_kernel)
+    chosen = _tile_for(problem, capability_of(q.device), tile)
+    o, sums = outputs(q, lse=lse)
     if o.numel():
         s = torch.empty((*q.shape[:3], k.shape[2]), dtype=q.dtype, device=q.device)
         p = torch.empty_like(s)
-        for call in naive_calls(problem, q, k, v, s, p, o, lse, tile, allow_tf32=allow_tf32):
-            call.launch()
-    return (o, lse) if lse is not None else o
+        calls = naive_calls(problem, q, k, v, s, p, o, sums if lse else None, chosen, allow_tf32=allow_tf32)
+        launch_on(q.device, calls)
+    return o, sums
+
+
+_OPERATOR = register("naive_attention", _run)
+
+
+def default_tile(problem: Attention, gpu: Gpu) -> Tile:
+    """`DEFAULT_TILE` for 16-bit heads of up to 128, where it fits; else the first of the machine's list that does."""
+    listed = [Tile(t.block_m, t.block_n, t.num_warps, t.num_stages) for t in gpu.tiles]
+    if problem.head_dim <= 128 and problem.dtype_bytes == 2:
+        listed.insert(0, DEFAULT_TILE)
+    refusals = []
+    for tile in listed:
+        try:
+            check_tile("naive", problem.dtype, problem.head_dim, problem.causal, tile, gpu)
+        except TileDoesNotFit as refusal:
+            refusals.append(refusal)
+            continue
+        return tile
+    raise refusals[-1]
+
+
+@lru_cache(maxsize=4096)
+def _tile_for(problem: Attention, capability: tuple[int, int], tile: Tile | None) -> Tile:
+    """The tile to launch, checked, with the grids that it gives."""
+    gpu = machine_of_capability(capability)
+    chosen = default_tile(problem, gpu) if tile is None else tile
+    check_tile("naive", problem.dtype, problem.head_dim, problem.causal, chosen, gpu)
+    check_grids(_grids(problem, chosen))
+    return chosen
+
+
+def _grids(problem: Attention, tile: Tile) -> dict[str, tuple[int, ...]]:
+    row_tiles, key_tiles = cdiv(problem.seq_len_q, tile.block_m), cdiv(problem.seq_len_k, tile.block_n)
+    return {
+        "qk": (key_tiles, row_tiles, problem.heads * problem.batch),
+        "softmax": (problem.batch * problem.heads * problem.seq_len_q,),
+        "pv": (row_tiles, problem.heads, problem.batch),
+    }
 
 
 def naive_calls(
@@ -54,8 +109,8 @@ def naive_calls(
     there is one, are written whole."""
     if not o.numel():
         return ()
-    width = max(16, 1 << (problem.head_dim - 1).bit_length())
-    row_tiles = triton.cdiv(problem.seq_len_q, tile.block_m)
+    width = padded_width(problem.head_dim)
+    grids = _grids(problem, tile)
     sizes = (problem.group, problem.heads, problem.seq_len_q, problem.seq_len_k)
     dots: dict[str, Any] = {
         "HEAD_DIM": problem.head_dim,
@@ -68,18 +123,18 @@ def naive_calls(
     qk = Call(
         name="qk",
         kernel=qk_kernel,
-        grid=(triton.cdiv(problem.seq_len_k, tile.block_n), row_tiles, problem.heads * problem.batch),
+        grid=grids["qk"],
         args=(q, k, s, *q.stride(), *k.stride(), *sizes, problem.scale_value),
         constants=dots | {"CAUSAL": problem.causal, "WIDE": wide_offsets((q, k), tile, width)},
         tensors={"q_ptr": "Q", "k_ptr": "K", "s_ptr": "S"},
         **shape,
     )
-    columns = max(16, triton.next_power_of_2(problem.seq_len_k))
+    columns = padded_width(max(1, problem.seq_len_k))
     whole = columns <= WHOLE_ROW_COLUMNS
     softmax = Call(
         name="softmax",
         kernel=softmax_kernel if whole else softmax_two_pass_kernel,
-        grid=(problem.batch * problem.heads * problem.seq_len_q,),
+        grid=grids["softmax"],
         args=(s, p, lse if lse is not None else o, problem.seq_len_k),
         constants={"STORE_LSE": lse is not None} | ({"COLUMNS": columns} if whole else {"CHUNK": CHUNK_COLUMNS}),
         tensors={"s_ptr": "S", "p_ptr": "P"} | ({"lse_ptr": "LSE"} if lse is not None else {}),
@@ -88,7 +143,7 @@ def naive_calls(
     pv = Call(
         name="pv",
         kernel=pv_kernel,
-        grid=(row_tiles, problem.heads, problem.batch),
+        grid=grids["pv"],
         args=(p, v, o, *v.stride(), *o.stride(), *sizes),
         constants=dots | {"STAGES": tile.num_stages, "WIDE": wide_offsets((v, o), tile, width)},
         tensors={"p_ptr": "P", "v_ptr": "V", "o_ptr": "O"},
