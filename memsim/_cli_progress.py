@@ -64,8 +64,12 @@ class ReplayNotice:
         """Say so if the replays of these algorithms, with all before them, are long."""
         if self._quiet or request.count_only:
             return
-        self._operations += request.tile_operations(*algorithms)
-        if self._operations > _MANY_OPERATIONS:
+        self.operations(request.tile_operations(*algorithms))
+
+    def operations(self, count: int, quicker: str = "--count-only answers at once") -> None:
+        """Say so if this many tile operations, with all before them, take long; and what is quicker."""
+        self._operations += count
+        if not self._quiet and self._operations > _MANY_OPERATIONS:
             self._quiet = True
             millions = f"{self._operations / 1e6:,.0f} million tile operations"
-            say(f"replaying {millions}; --count-only answers at once.")
+            say(f"replaying {millions}; {quicker}.")

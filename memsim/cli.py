@@ -1,9 +1,9 @@
-"""The command line: `memsim gpus | compare | simulate | sweep`, and the commands that installed packages add.
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `validate`, and what installed packages add.
 
-A package adds one by an entry point of the group "memsim.commands": a `Command`.
+A package adds a command by an entry point of the group "memsim.commands": a `Command`.
 
-Exit codes: 0 done, 2 bad input or an output that cannot be written (a sentence per fault on standard error), 130
-interrupted.
+Exit codes: 0 done, 1 a check did not hold, 2 bad input or an output that cannot be written (a sentence per fault on
+standard error), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from memsim._cli_csv import CsvFile
 from memsim._cli_output import Page, console_for, print_json, print_report, say, write
 from memsim._cli_parse import Command, Line, Spec, build_app, parse
 from memsim._cli_progress import ProgressBar, ReplayNotice
+from memsim._command_validate import COMMAND as VALIDATE
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Request, read_request
 from memsim._report_gpus import gpu_report, gpus_data, gpus_report
@@ -62,6 +63,7 @@ _SPECS = {
             Option("algorithm", "", f"One of {', '.join(PROGRAMS)}.", default="flash"),
             "[ALGORITHM] --vary AXIS=V1,V2,…",
         ),
+        VALIDATE.spec,
     )
 }  # fmt: skip
 
@@ -240,4 +242,5 @@ _COMMANDS: dict[str, Callable[[Line], int]] = {
     "compare": _compare,
     "simulate": _simulate,
     "sweep": _sweep,
+    "validate": VALIDATE.run,
 }

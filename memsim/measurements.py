@@ -113,11 +113,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The rows of a file, in its order; its columns that are not in memsim.columns; those that it lacks."""
+    """The rows of a file, in its order; its columns that are not in memsim.columns; and of an export the names of its
+    kernels that were not taken."""
 
     rows: tuple[Measurement, ...]
     unknown_columns: tuple[str, ...] = ()
-    absent_columns: tuple[str, ...] = ()
+    other_kernels: tuple[str, ...] = ()
 
 
 def read_measurements(path: str | Path, gpu: Gpu | None = None) -> Measurements:
@@ -158,7 +159,7 @@ def measurements_of(header: Line, lines: Sequence[Line], path: str, gpu: Gpu | N
         faults.append(f"{quoted(path)} has a header and no rows: there is nothing to compare.")
     raise_first(faults)
     unknown = tuple(name for name in names if name and name not in COLUMNS)
-    return Measurements(tuple(rows), unknown, tuple(name for name in MEASURED if name not in names))
+    return Measurements(tuple(rows), unknown)
 
 
 def raise_first(faults: Sequence[str]) -> None:

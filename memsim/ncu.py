@@ -18,7 +18,7 @@ from memsim.attention import Attention
 from memsim.columns import KERNELS, MEASURED, Column
 from memsim.errors import MemsimError
 from memsim.gpu import Gpu
-from memsim.measurements import Measurement, raise_first
+from memsim.measurements import Measurement, Measurements, raise_first
 from memsim.programs import build_program
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
 from memsim.resources import WARP_THREADS, room_of
@@ -52,14 +52,6 @@ class ExportedLaunch:
     metrics: dict[str, Cell] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Imported:
-    """The measurements in an export, and the names of kernels in it that are none of ours."""
-
-    rows: tuple[Measurement, ...]
-    other_kernels: tuple[str, ...] = ()
-
-
 def is_export(header: Line) -> bool:
     """Whether a CSV file with this header is an export of ncu."""
     return "Kernel Name" in header.cells
@@ -80,7 +72,7 @@ def import_ncu(
     lse: bool = False,
     cache_state: str = "",
     grid_order: str = "",
-) -> Imported:
+) -> Measurements:
     """The measurements in an export of launches that all had this problem and tile, on this GPU.
 
     `gpu_name` is what the rows call it. A launch is told by its kernel's name (`KERNEL_NAMES`); its grid and its
@@ -122,7 +114,7 @@ def read_export(header: Line, lines: Sequence[Line], path: str) -> list[Exported
 def measurements_from(
     launches: Iterable[ExportedLaunch], problem: Attention, tile: Tile, gpu: Gpu, *, gpu_name: str | None = None,
     lse: bool = False, cache_state: str = "", grid_order: str = "", kernels: Sequence[str] = KERNELS,
-) -> Imported:  # fmt: skip
+) -> Measurements:  # fmt: skip
     """Launches of an export as measurements of this problem and tile; see `import_ncu`. Of `kernels` only."""
     rows, others = [], []
     faults: list[str] = []
@@ -155,7 +147,7 @@ def measurements_from(
             f"{', '.join(kernels)} in it."
         )
     raise_first(list(dict.fromkeys(faults)))
-    return Imported(tuple(rows), tuple(dict.fromkeys(others)))
+    return Measurements(tuple(rows), (), tuple(dict.fromkeys(others)))
 
 
 def kernel_of(kernel_name: str) -> str | None:

@@ -93,6 +93,19 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Spill:
+    """What a row that spills moves beyond its tiles, beside its stack and its spill instructions (None: not given)."""
+
+    line: int
+    row: str
+    fill_excess_bytes: int | None
+    store_excess_bytes: int | None
+    stack_bytes: int | None
+    load_instructions: int | None
+    store_instructions: int | None
+
+
+@dataclass(frozen=True)
 class Validation:
     """All rows and what follows from them. `without_times` is how many tile operations were not replayed."""
 
@@ -100,6 +113,7 @@ class Validation:
     summaries: tuple[Summary, ...]
     failed_launches: tuple[Measurement, ...]
     unknown_columns: tuple[str, ...]
+    other_kernels: tuple[str, ...]
     unchecked_columns: tuple[str, ...]
     without_times: int = 0
 
@@ -108,9 +122,16 @@ class Validation:
         """The rows on which a claim does not hold."""
         return tuple(row for row in self.rows if row.missed)
 
-    def count(self, holds: bool) -> int:
-        """Checks whose claim holds, or does not."""
-        return sum(check.holds is holds for row in self.rows for check in row.checks)
+    def count(self, holds: bool, relation: str | None = None) -> int:
+        """Checks whose claim holds, or does not; of this relation only, if one is given."""
+        return sum(
+            check.holds is holds and relation in (None, check.relation) for row in self.rows for check in row.checks
+        )
+
+    @property
+    def spills(self) -> tuple[Spill, ...]:
+        """The rows whose kernels are known to spill."""
+        return tuple(_spill(row) for row in self.rows if spills(row.measurement))
 
     def as_dict(self) -> dict[str, Any]:
         """The validation as JSON-ready data, with its schema first."""
@@ -119,9 +140,11 @@ class Validation:
             "holds": not self.missed,
             "claims": {"held": self.count(True), "missed": self.count(False)},
             "unknown_columns": list(self.unknown_columns),
+            "other_kernels": list(self.other_kernels),
             "unchecked_columns": list(self.unchecked_columns),
             "not_replayed_tile_operations": self.without_times,
             "failed_launches": [{"line": m.line, "name": m.name, "error": m.error} for m in self.failed_launches],
+            "spills": [vars(spill) for spill in self.spills],
             "summaries": [vars(summary) for summary in self.summaries],
             "rows": [row.as_dict() for row in self.rows],
         }
@@ -173,6 +196,7 @@ def validate(
         tuple(_summaries(rows)),
         tuple(row for row in measurements.rows if row.error),
         measurements.unknown_columns,
+        measurements.other_kernels,
         tuple(name for name in COMPARED if not any(name in row.values for row in measured)),
         0 if replayed or not timed else operations,
     )
@@ -197,21 +221,32 @@ def _checks(row: Measurement, launch: Simulated, times: dict[str, float]) -> Ite
 def _check(name: str, simulated: float | None, row: Measurement, claim: Claim) -> Check:
     measured, rounded_by = row.values[name], row.rounded.get(name, 0.0)
     if simulated is None:
-        return Check(name, None, measured, "none", None, "nothing is simulated of it here")
-    details = [f"measured is rounded by up to {rounded_by:g}"] if rounded_by else []
-    if name in ("sram_fill_bytes", "sram_store_bytes") and spills(row) and measured > simulated:
-        details.append(_spilled(row, measured - simulated, "load" if name == "sram_fill_bytes" else "store"))
-    holds = claim.holds(simulated, measured, rounded_by)
-    return Check(name, simulated, measured, claim.relation, holds, claim.why, "; ".join(details))
+        return Check(name, None, measured, "none", None, _nothing(name))
+    detail = f"measured is rounded by up to {rounded_by:g}" if rounded_by else ""
+    return Check(
+        name, simulated, measured, claim.relation, claim.holds(simulated, measured, rounded_by), claim.why, detail
+    )
 
 
-def _spilled(row: Measurement, excess_bytes: float, kind: str) -> str:
-    """What explains bytes beyond those of the tiles: the stack, and the instructions that move it."""
-    said = f"{excess_bytes:,.0f} B more than its tiles"
-    if "stack_bytes" in row.values:
-        said += f", with {row.values['stack_bytes']} B of stack a thread"
-    instructions = row.values.get(f"spill_{kind}_instructions")
-    return said + ("" if instructions is None else f" and {instructions:,} spill {kind} instructions")
+def _nothing(column: str) -> str:
+    """Why a row has no simulated figure. Of times a `Validation` says so itself."""
+    if column in TIMES:
+        return ""
+    known = column in ("registers", "stack_bytes")
+    return "no compiled kernel with this tile is known" if known else "the simulator refuses the tile"
+
+
+def _spill(row: Row) -> Spill:
+    m = row.measurement
+    excess = {
+        check.column: int(check.measured - check.simulated) for check in row.checks
+        if check.column in ("sram_fill_bytes", "sram_store_bytes") and check.simulated is not None
+    }  # fmt: skip
+    counted = (m.values.get(name) for name in ("stack_bytes", "spill_load_instructions", "spill_store_instructions"))
+    return Spill(
+        m.line, m.name, excess.get("sram_fill_bytes"), excess.get("sram_store_bytes"),
+        *(None if value is None else int(value) for value in counted),
+    )  # fmt: skip
 
 
 def _summaries(rows: Sequence[Row]) -> Iterable[Summary]:
