@@ -21,6 +21,8 @@ from memsim_kernels._record_layout import AXES
 from memsim_kernels.calls import Call
 from memsim_kernels.record import Recording, record_call
 
+Block = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -98,24 +100,20 @@ def first_difference(trace: LaunchTrace, recording: Recording) -> str | None:
 
 
 def difference_from_program(
-    program: Program,
-    calls: Iterable[Call],
-    *,
-    blocks: Iterable[tuple[int, ...]] | None = None,
-    recorder: Callable[..., Recording] = record_call,
+    program: Program, calls: Iterable[Call], *, choose: Callable[[tuple[int, ...]], Iterable[Block]] | None = None
 ) -> str | None:
     """Record every launch of a kernel and compare it with the program's launch of the same name; as `first_difference`.
 
-    `blocks` picks the blocks of each launch to record (all if None).
+    `choose` picks the blocks to record from each launch's grid (all if None).
     """
     traces = {launch.name: trace_launch(launch, program.room) for launch in program.launches}
     expected = [name for name, trace in traces.items() if trace.blocks]
     made = [call for call in calls if prod(call.grid)]
     if (names := [call.name for call in made]) != expected:
         return f"{program.algorithm}: the program launches {expected}, the kernels {names}."
-    chosen = None if blocks is None else list(blocks)
     for call in made:
-        found = first_difference(traces[call.name], recorder(call, tensors=program.tensors, blocks=chosen))
+        blocks = choose(call.grid) if choose is not None else None
+        found = first_difference(traces[call.name], record_call(call, tensors=program.tensors, blocks=blocks))
         if found is not None:
             return found
     return None
