@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memsim_kernels.costs import Cost, costs_of
     from memsim_kernels.flash import flash_attention
+    from memsim_kernels.module import MultiHeadAttention
     from memsim_kernels.naive import naive_attention
 
-__all__ = ["flash_attention", "naive_attention"]
+__all__ = ["Cost", "MultiHeadAttention", "costs_of", "flash_attention", "naive_attention"]
 
 # Imported when first asked for: the commands that live here load without torch.
-_HOMES = {"flash_attention": "flash", "naive_attention": "naive"}
+_HOMES = {
+    "Cost": "costs",
+    "MultiHeadAttention": "module",
+    "costs_of": "costs",
+    "flash_attention": "flash",
+    "naive_attention": "naive",
+}
 
 
 def __getattr__(name: str) -> Any:
