@@ -6,7 +6,6 @@ from memsim._cli_output import print_json, print_report, write
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._csv_text import Line as CsvLine
-from memsim._csv_text import read_lines
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Machines, Request, read_request
 from memsim.gpu import Gpu
@@ -76,7 +75,7 @@ def _columns(line: Line) -> int:
 
 def _measured(line: Line) -> tuple[Gpu | None, Measurements]:
     """The measurements that a line names, and the GPU that it has them be of."""
-    from memsim.ncu import is_export, is_message
+    from memsim.ncu import is_export, read_file
 
     faults = Faults(line.faults)
     machines = Machines()
@@ -84,7 +83,7 @@ def _measured(line: Line) -> tuple[Gpu | None, Measurements]:
     path = line.positional
     if path is None and not faults:
         faults.append("validate needs a FILE: give the path of a measurement CSV or of an export of ncu.")
-    read = None if path is None else faults.attempt(read_lines, path, is_message)
+    read = None if path is None else faults.attempt(read_file, path)
     measurements = None
     if read is not None and path is not None:
         if is_export(read[0]):
@@ -94,7 +93,8 @@ def _measured(line: Line) -> tuple[Gpu | None, Measurements]:
             return request.gpu, _exported(request, line.options.get("algorithm"), *read, path)
         if given := [f"--{name}" for name in (*_OF_AN_EXPORT, "algorithm") if name in line.options]:
             faults.append(
-                f"{', '.join(given)}: that is for an export of ncu; rows of {quoted(path)} say what they are of."
+                f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for exports of ncu: the rows of "
+                f"{quoted(path)}, a measurement CSV, say themselves what they are of."
             )
         measurements = faults.attempt(measurements_of, *read, path, gpu)
     faults.raise_any()

@@ -25,15 +25,20 @@ class Line:
     cells: tuple[str, ...]
 
 
-def read_lines(path: str | Path, is_preamble: Callable[[str], bool] | None = None) -> tuple[Line, list[Line]]:
+def read_lines(
+    path: str | Path, is_message: Callable[[str], bool] | None = None, is_header: Callable[[str], bool] | None = None
+) -> tuple[Line, list[Line]]:
     """The header of a CSV file and its other lines, without blank ones.
 
-    Lines for which `is_preamble` holds are skipped, such as a tool's own messages. Raises `MemsimError` if the file
-    cannot be read, or is no CSV.
+    Lines for which `is_message` holds are skipped, as a tool prints them between its rows. Where `is_header` holds for
+    a line, whatever stands before the first such line is skipped too. Raises `MemsimError` if the file cannot be read,
+    or is no CSV.
     """
     shown = quoted(path)
     text = _text(path)
-    kept = [(n, line) for n, line in enumerate(text.split("\n"), 1) if not (is_preamble and is_preamble(line))]
+    kept = [(n, line) for n, line in enumerate(text.split("\n"), 1) if not (is_message and is_message(line))]
+    if is_header is not None:
+        kept = kept[next((at for at, (_, line) in enumerate(kept) if is_header(line)), 0) :]
     numbers = [n for n, _ in kept]
     reader = csv.reader(io.StringIO("\n".join(line for _, line in kept), newline=""), strict=True)
     lines = []

@@ -151,7 +151,8 @@ def markdown_table() -> str:
     lines = ["| column | field of a launch | ncu metric | unit | claim |", "| --- | --- | --- | --- | --- |"]
     for column in MEASURED.values():
         if column.combine:
-            metrics = "the smallest of " + ", ".join(f"`{m}`" for m in (*column.metrics, *column.optional_metrics))
+            metrics = "the smallest of " + ", ".join(f"`{m}`" for m in column.metrics)
+            metrics += "".join(f", and of `{m}` where it is there" for m in column.optional_metrics)
         else:
             metrics = " or ".join(f"`{m}`" for m in column.metrics) or "–"
         result = " + ".join(f"`{name}`" for name in column.result) or "–"

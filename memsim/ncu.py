@@ -35,6 +35,7 @@ KERNEL_NAMES: Mapping[str, str] = {
 that fits."""
 
 _IDENTITY = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size", "CC")
+_HEADER = re.compile(r'"?ID"?,.*\bKernel Name\b')
 _LONG = ("Metric Name", "Metric Unit", "Metric Value")
 
 
@@ -57,9 +58,10 @@ def is_export(header: Line) -> bool:
     return "Kernel Name" in header.cells
 
 
-def is_message(line: str) -> bool:
-    """Whether a line of an export is one of ncu's own messages."""
-    return line.startswith("==")
+def read_file(path: str | Path) -> tuple[Line, list[Line]]:
+    """The header and lines of a CSV file; of an export without ncu's messages, and without what the profiled program
+    printed before it."""
+    return read_lines(path, lambda line: line.startswith("=="), lambda line: _HEADER.match(line) is not None)
 
 
 def import_ncu(
@@ -79,7 +81,7 @@ def import_ncu(
     threads, where the export has them, must be those of the problem and tile. A metric that the export lacks leaves its
     column empty. Raises `MemsimError`: a sentence for each fault, with its line.
     """
-    header, lines = read_lines(path, is_message)
+    header, lines = read_file(path)
     launches = read_export(header, lines, str(path))
     return measurements_from(
         launches, problem, tile, gpu, gpu_name=gpu_name, lse=lse, cache_state=cache_state, grid_order=grid_order
@@ -100,9 +102,11 @@ def read_export(header: Line, lines: Sequence[Line], path: str) -> list[Exported
         f"line {header.number} of {shown} lacks the column {quoted(name)}: export with ncu --csv, or --page raw --csv."
         for name in needed if name not in names
     ]  # fmt: skip
+    # Beneath the columns of its rules ncu leaves the last cells of a line away.
+    least = 1 + max((names.index(name) for name in needed if name in names), default=0) if is_long else len(names)
     faults += [
         f"line {line.number} of {shown} has {len(line.cells)} cells, but the header has {len(names)}."
-        for line in lines if len(line.cells) != len(names)
+        for line in lines if not least <= len(line.cells) <= len(names)
     ]  # fmt: skip
     raise_first(faults)
     launches = _long(names, lines) if is_long else _wide(names, lines)
@@ -171,7 +175,7 @@ def _long(names: Sequence[str], lines: Sequence[Line]) -> list[ExportedLaunch]:
     launches: dict[str, ExportedLaunch] = {}
     faults = []
     for line in lines:
-        cells = dict(zip(names, (cell.strip() for cell in line.cells), strict=True))
+        cells = dict(zip(names, (cell.strip() for cell in line.cells), strict=False))
         launch = _launch_at(cells, line.number)
         launch = launches.setdefault(launch.identity, launch)
         metric, cell = cells["Metric Name"], Cell(cells["Metric Value"], cells["Metric Unit"], line.number)

@@ -1,0 +1,478 @@
+"""Does `memsim validate` tell a simulator that is right from one that is not, and say what it did not check?"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memsim import Attention, MemsimError, _simulated, cli, load_gpu
+from memsim.claims import RELATIONS, claim_of
+from memsim.measurements import Measurement, Measurements, measurements_csv, read_measurements, write_measurements
+from memsim.trace import LaunchTrace, Load, Loop, Record
+from memsim.validate import Validation, validate
+
+from .ncu_exports import FLASH, NAIVE, Launch, long_format, wide_format
+
+COUNTERS = Path(__file__).parents[1] / "fidelity/data/counters.csv"
+Row = dict[str, str]
+
+
+def memsim_(*args: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(args)
+    return code, out.getvalue(), err.getvalue()
+
+
+def measured_rows(**which: str) -> list[Row]:
+    """Rows of the H200's file, as text, that have these cells."""
+    with open(COUNTERS, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if all(row[name] == text for name, text in which.items())]
+
+
+def saved(tmp_path: Path, rows: list[Row]) -> str:
+    path = tmp_path / "measured.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+SMALL = {"seq_len_q": "1000", "cache_state": "cold"}
+FLASH_ROW = {**SMALL, "kernel": "flash", "causal": "1", "block_m": "128", "num_warps": "8"}
+
+
+def test_every_claim_holds_on_the_measured_file() -> None:
+    code, out, err = memsim_("validate", str(COUNTERS), "--json")
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert data["schema"] == "memsim.validate/1" and data["holds"] is True
+    assert len(data["rows"]) == 288
+    summaries = {(s["kernel"], s["column"]): s for s in data["summaries"]}
+    flash = summaries["flash", "sram_fill_bytes"]
+    # 224 of 240 rows have no stack, and are equal to the byte.
+    assert (flash["rows"], flash["exact"], flash["claimed"], flash["missed"]) == (240, 224, 240, 0)
+    assert summaries["flash", "blocks_per_sm"]["exact"] == 240
+    assert summaries["qk", "sram_fill_bytes"]["claimed"] == 16
+    assert summaries["flash", "hbm_read_bytes"]["claimed"] == 0
+    assert data["unchecked_columns"] == ["event_time_s"]
+    assert len(data["spills"]) == 20
+
+
+FAULTS: list[tuple[str, dict[str, str], str, int]] = [
+    ("flash", FLASH_ROW, "sram_fill_bytes", 32),
+    ("flash", FLASH_ROW, "sram_fill_bytes", -32),
+    ("flash", FLASH_ROW, "sram_store_bytes", 32),
+    ("flash", FLASH_ROW, "sram_bytes", 8),
+    ("flash", FLASH_ROW, "blocks_per_sm", 1),
+    ("flash", FLASH_ROW, "blocks_per_sm", -1),
+    ("pv", {**SMALL, "kernel": "pv", "seq_len_q": "2048"}, "sram_fill_bytes", 32),
+    # A kernel whose loads are plain cannot take in more than it asks for.
+    ("qk", {**SMALL, "kernel": "qk", "block_m": "128"}, "sram_fill_bytes", 32),
+    ("softmax", {**SMALL, "kernel": "softmax"}, "sram_fill_bytes", 32),
+    # And rows off sectors cannot be stored with less.
+    ("softmax", {**SMALL, "kernel": "softmax"}, "sram_store_bytes", -18226720 + 15999968),
+]
+
+
+@pytest.mark.parametrize(("kernel", "which", "column", "off"), FAULTS)
+def test_a_figure_that_is_off_is_named(
+    tmp_path: Path, kernel: str, which: dict[str, str], column: str, off: int
+) -> None:
+    rows = measured_rows(**which)
+    assert rows and memsim_("validate", saved(tmp_path, rows))[0] == 0
+    rows[0][column] = str(int(rows[0][column]) + off)
+    code, out, err = memsim_("validate", saved(tmp_path, rows))
+    assert (code, err) == (1, "")
+    said = " ".join(out.split())
+    assert f"Does not hold: line 2 ({kernel} " in said and f"{column} is {int(rows[0][column]):,} measured" in said
+    assert said.count("Does not hold") == 1 and "MISSED" in said
+    data = json.loads(memsim_("validate", saved(tmp_path, rows), "--json")[1])
+    missed = [
+        (row["line"], check["column"]) for row in data["rows"] for check in row["checks"] if check["holds"] is False
+    ]
+    assert missed == [(2, column)] and data["holds"] is False
+
+
+def changed(trace: LaunchTrace, change: Callable[[Record], Record | None]) -> LaunchTrace:
+    def within(records: tuple[Record, ...]) -> tuple[Record, ...]:
+        mended = (change(dataclasses.replace(r, body=within(r.body)) if isinstance(r, Loop) else r) for r in records)
+        return tuple(record for record in mended if record is not None)
+
+    return dataclasses.replace(trace, body=within(trace.body))
+
+
+def forget_v(record: Record) -> Record | None:
+    return None if isinstance(record, Load) and record.tile.tensor.name == "V" else record
+
+
+def test_a_simulator_that_forgets_the_tiles_of_v_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = _simulated.count
+    monkeypatch.setattr(_simulated, "count", lambda trace: count(changed(trace, forget_v)))
+    validation = validate(read_measurements(COUNTERS))
+    missed = {(row.measurement.kernel, c.column) for row in validation.missed for c in row.checks if c.holds is False}
+    assert missed == {("flash", "sram_fill_bytes"), ("pv", "sram_fill_bytes")}
+    assert sum(row.measurement.kernel == "flash" for row in validation.missed) == 224
+
+
+def test_occupancy_follows_from_the_registers_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them many rows come out wrong, so they are really used; and then nothing is claimed."""
+    file = read_measurements(COUNTERS)
+    without = [
+        dataclasses.replace(row, values={n: v for n, v in row.values.items() if n != "registers"}) for row in file.rows
+    ]
+    checks = [
+        c for row in validate(Measurements(tuple(without))).rows for c in row.checks if c.column == "blocks_per_sm"
+    ]
+    assert len(checks) == 288 and all(check.relation == "none" for check in checks)
+    monkeypatch.setattr(_simulated, "_blocks_per_sm", lambda gpu, row, resources: 2)
+    assert validate(file).count(False) > 100
+
+
+# ---- what is claimed
+
+
+def row_of(
+    kernel: str = "flash",
+    *,
+    block_n: int | None = None,
+    load_path: str = "pointer",
+    num_stages: int = 2,
+    lse: bool = False,
+    values: dict[str, Any] | None = None,
+    block_m: int = 64,
+    **problem: Any,
+) -> Measurement:
+    fields = {"seq_len_q": 1024, "seq_len_k": 1024, "head_dim": 64} | problem
+    block_n = block_n if block_n is not None else 0 if kernel == "softmax" else 64
+    known = {"stack_bytes": 0, "registers": 100, "sram_bytes": 1} if values is None else values
+    return Measurement(
+        kernel, "h200", Attention(**fields), lse, block_m, block_n, 4, num_stages, load_path, values=known
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "relation"),
+    [
+        (row_of(), "sram_fill_bytes", "exact"),
+        (row_of(num_stages=1), "sram_fill_bytes", "at most"),
+        (row_of(num_stages=1, load_path="descriptor"), "sram_fill_bytes", "exact"),
+        (row_of(head_dim=80), "sram_fill_bytes", "exact"),
+        (row_of(head_dim=40), "sram_fill_bytes", "none"),
+        (row_of(head_dim=40, dtype="float32"), "sram_fill_bytes", "at most"),
+        (row_of(seq_len_k=1000), "sram_fill_bytes", "exact"),
+        (row_of("pv", seq_len_k=1000), "sram_fill_bytes", "at most"),
+        (row_of("pv"), "sram_fill_bytes", "exact"),
+        (row_of("qk"), "sram_fill_bytes", "at most"),
+        (row_of("softmax"), "sram_fill_bytes", "exact"),
+        (row_of("softmax", seq_len_k=1000), "sram_fill_bytes", "at most"),
+        (row_of(values={"stack_bytes": 8}), "sram_fill_bytes", "at least"),
+        (row_of("qk", values={"stack_bytes": 8}), "sram_fill_bytes", "none"),
+        (row_of(values={}), "sram_fill_bytes", "at least"),
+        (row_of(values={"spill_load_instructions": 0, "spill_store_instructions": 0}), "sram_fill_bytes", "exact"),
+        (row_of(values={"spill_load_instructions": 9, "spill_store_instructions": 0}), "sram_fill_bytes", "at least"),
+        (row_of(), "sram_store_bytes", "exact"),
+        (row_of(head_dim=40), "sram_store_bytes", "at least"),
+        (row_of("qk", seq_len_k=1000), "sram_store_bytes", "at least"),
+        (row_of("softmax", seq_len_k=1000), "sram_store_bytes", "at least"),
+        (row_of("pv", seq_len_k=1000), "sram_store_bytes", "exact"),
+        (row_of(lse=True), "sram_store_bytes", "exact"),
+        (row_of(lse=True, seq_len_q=1001), "sram_store_bytes", "at least"),
+        (row_of(values={"stack_bytes": 8}), "sram_store_bytes", "at least"),
+        (row_of(), "sram_bytes", "exact"),
+        (row_of(block_m=32), "sram_bytes", "none"),
+        (row_of(dtype="float32"), "sram_bytes", "none"),
+        (row_of(load_path="descriptor"), "sram_bytes", "none"),
+        (row_of(), "blocks_per_sm", "exact"),
+        (row_of(block_m=16), "blocks_per_sm", "exact"),
+        (row_of(values={"registers": 100}), "blocks_per_sm", "exact"),
+        (row_of(block_m=16, values={"registers": 100}), "blocks_per_sm", "none"),
+        (row_of(values={"sram_bytes": 1}), "blocks_per_sm", "none"),
+        (row_of(load_path="descriptor-ws"), "blocks_per_sm", "none"),
+        (row_of(), "hbm_read_bytes", "none"),
+        (row_of(), "duration_s", "none"),
+        (row_of(), "registers", "none"),
+    ],
+)  # fmt: skip
+def test_the_claim_on_a_figure(row: Measurement, column: str, relation: str) -> None:
+    claim = claim_of(column, row)
+    assert claim.relation == relation and relation in RELATIONS
+    assert bool(claim.why) == (relation != "exact")
+
+
+def test_a_compiled_stack_says_whether_it_spills_where_the_row_does_not() -> None:
+    row = row_of(values={})
+    assert claim_of("sram_fill_bytes", row, compiled_stack_bytes=0).relation == "exact"
+    assert claim_of("sram_fill_bytes", row, compiled_stack_bytes=8).relation == "at least"
+
+
+# ---- what is shown
+
+
+def validation(*rows: Measurement) -> Validation:
+    return validate(Measurements(rows))
+
+
+def test_times_are_compared_where_the_replay_is_small_or_asked_for(tmp_path: Path) -> None:
+    rows = measured_rows(**FLASH_ROW)[:1]
+    rows[0]["event_time_s"] = "2e-5"
+    path = saved(tmp_path, rows)
+    checks = {c["column"]: c for c in json.loads(memsim_("validate", path, "--json")[1])["rows"][0]["checks"]}
+    assert checks["duration_s"]["simulated"] > 0 and checks["duration_s"]["holds"] is None
+    # The launch itself stands in one and not in the other.
+    overhead = checks["event_time_s"]["simulated"] - checks["duration_s"]["simulated"]
+    assert overhead == pytest.approx(load_gpu("h200").launch.overhead_s)
+    assert checks["sm_cycles"]["simulated"] == pytest.approx(
+        checks["duration_s"]["simulated"] * load_gpu("h200").sm.clock_hz
+    )
+    long = json.loads(memsim_("validate", str(COUNTERS), "--json")[1])
+    assert long["not_replayed_tile_operations"] > 1e9
+    assert "--times does it" in memsim_("validate", str(COUNTERS))[1]
+
+
+def test_times_are_replayed_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memsim import validate as module
+
+    rows = read_measurements(COUNTERS).rows[:1]
+    monkeypatch.setattr(module, "MOST_OPERATIONS_UNASKED", 10)
+    told: list[int] = []
+    without = validate(Measurements(rows), before_replay=told.append)
+    assert without.without_times > 10 and told == []
+    asked = validate(Measurements(rows), times=True, before_replay=told.append)
+    assert asked.without_times == 0 and told == [without.without_times]
+
+
+def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
+    rows = measured_rows(**FLASH_ROW)[:2]
+    for row in rows:
+        del row["sm_cycles"]
+        row["blocks_per_sm"] = ""
+        row["temperature_c"] = "61"
+    rows[0]["error"] = ""
+    rows[1] |= {"error": "out of resources"} | dict.fromkeys(("registers", "sram_fill_bytes", "duration_s"), "")
+    code, out, err = memsim_("validate", saved(tmp_path, rows))
+    said = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "Not checked, because no row has a figure: blocks_per_sm, sm_cycles, event_time_s." in said
+    assert 'Not read, because they are no columns of a measurement: "temperature_c".' in said
+    assert "1 row had an error in place of figures, the first on line 3 (flash 8×1000×64" in said
+    assert "the L2 is not simulated" in said
+    assert "Not compared, because nothing of the kind is simulated: instructions, mufu_instructions" in said
+
+
+def test_the_worst_rows_come_first_and_all_are_shown_when_asked_for() -> None:
+    out = memsim_("validate", str(COUNTERS))[1]
+    assert out.count("simulated        measured") <= 5 and "The 5 worst of 288 rows; --rows shows all." in out
+    # Stores of a kernel that spills are 97 times what is simulated.
+    assert out.index("line 210: flash") < out.index("line 212: flash")
+    every = memsim_("validate", str(COUNTERS), "--rows")[1]
+    assert all(f"line {line}: " in every for line in range(2, 290))
+
+
+def test_spills_stand_beside_their_instructions(tmp_path: Path) -> None:
+    rows = measured_rows(seq_len_q="4096", stack_bytes="48", cache_state="cold")
+    rows[0] |= {"spill_load_instructions": "12345", "spill_store_instructions": "6789"}
+    out = memsim_("validate", saved(tmp_path, rows))[1]
+    line = next(line for line in out.splitlines() if line.startswith("line 2 "))
+    assert line.split() == ["line", "2", "2,624,512", "B", "104,071,168", "B", "48", "B", "12,345", "6,789"]
+
+
+def test_longer_rows_of_softmax_are_simulated_as_they_were_measured() -> None:
+    whole = row_of("softmax", seq_len_q=2, seq_len_k=65_536, heads=1, values={"sram_fill_bytes": 1})
+    passes = dataclasses.replace(whole, block_n=4096)
+    (check,), (twice,) = (validation(row).rows[0].checks for row in (whole, passes))
+    assert check.simulated == 2 * 65_536 * 2 and twice.simulated == 2 * check.simulated
+    with pytest.raises(MemsimError, match="block_n of softmax is 64; give 0 where a row is taken whole, or 4096"):
+        dataclasses.replace(whole, block_n=64)
+    assert "4 rows of softmax took rows of more than 32,768 columns whole" in " ".join(
+        memsim_("validate", str(COUNTERS))[1].split()
+    )
+
+
+def test_a_tile_that_ran_and_that_the_simulator_refuses_is_a_miss() -> None:
+    row = row_of(block_m=256, block_n=128, num_stages=4, head_dim=128, values={"sram_bytes": 200_000, "registers": 255})
+    (checked,) = validation(row).rows
+    (miss,) = [check for check in checked.checks if check.holds is False]
+    assert miss.column == "sram_bytes" and "needs 327680 B of 232448 B" in miss.detail
+
+
+def test_a_gpu_file_stands_for_the_gpu_of_every_row(tmp_path: Path) -> None:
+    template = memsim_("gpus", "--template")[1]
+    smaller = template.replace("per_sm = 65_536", "per_sm = 32_768").replace("per_sm = 65536", "per_sm = 32768")
+    assert smaller != template
+    path = tmp_path / "half.toml"
+    path.write_text(smaller, encoding="utf-8")
+    rows = measured_rows(**FLASH_ROW)
+    assert memsim_("validate", saved(tmp_path, rows), "--gpu", str(path))[0] == 1
+    for row in rows:
+        row["gpu"] = "one of ours"
+    assert memsim_("validate", saved(tmp_path, rows), "--gpu", "h200")[0] == 0
+    assert memsim_("validate", saved(tmp_path, rows))[0] == 2
+
+
+# ---- exports
+
+TILE = ("--block-n", "64", "--num-warps", "8", "--num-stages", "3")
+OF_FLASH = ("--seq-len", "4096", "--heads", "16", "--block-m", "128", *TILE)
+OF_NAIVE = ("--seq-len", "1000", "--heads", "8", "--head-dim", "64", "--block-m", "64", *TILE)
+
+
+def exported(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "export.csv"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("form", [long_format, wide_format])
+def test_an_export_is_validated_with_its_problem_and_tile(tmp_path: Path, form: Callable[[list[Launch]], str]) -> None:
+    path = exported(tmp_path, form([FLASH]))
+    code, out, err = memsim_("validate", path, *OF_FLASH, "--json")
+    assert (code, err) == (0, "")
+    checks = {check["column"]: check for check in json.loads(out)["rows"][0]["checks"]}
+    assert checks["sram_fill_bytes"]["exact"] and checks["sram_fill_bytes"]["relation"] == "exact"
+    path = exported(tmp_path, form([FLASH]).replace("1,090,519,040", "1,090,519,072"))
+    assert memsim_("validate", path, *OF_FLASH)[0] == 1
+    path = exported(tmp_path, form(list(NAIVE)))
+    assert memsim_("validate", path, *OF_NAIVE)[0] == 0
+
+
+def test_an_export_in_scaled_units_is_compared_within_their_digits(tmp_path: Path) -> None:
+    exact = long_format([FLASH])
+    fills = '"byte","1,090,519,040"'
+    assert fills in exact
+    near = exported(tmp_path, exact.replace(fills, '"Gbyte","1.09"'))
+    code, out, _ = memsim_("validate", near, *OF_FLASH, "--json")
+    checks = {check["column"]: check for check in json.loads(out)["rows"][0]["checks"]}
+    assert code == 0 and "rounded by up to 5e+06" in checks["sram_fill_bytes"]["detail"]
+    far = exported(tmp_path, exact.replace(fills, '"Gbyte","1.10"'))
+    assert memsim_("validate", far, *OF_FLASH)[0] == 1
+
+
+def test_columns_prints_the_table() -> None:
+    from memsim.columns import markdown_table
+
+    assert memsim_("validate", "--columns") == (0, markdown_table(), "")
+
+
+# ---- bad input
+
+HEADER = measurements_csv([row_of()]).splitlines()[0]
+GOOD = measurements_csv([row_of(values={"sram_fill_bytes": 8 * 2**20})]).splitlines()[1]
+
+
+def cell(name: str, text: str) -> str:
+    cells = GOOD.split(",")
+    cells[HEADER.split(",").index(name)] = text
+    return f"{HEADER}\n{','.join(cells)}\n"
+
+
+BAD_FILES: list[tuple[str | bytes, str]] = [
+    ("", "is empty: give a CSV file with a header"),
+    ("\n\n", "is empty"),
+    (HEADER, "has a header and no rows"),
+    (b"\x00\x01\x02", "is binary"),
+    (b"\x89PNG\xff\xfe", "is not UTF-8 text at byte 0"),
+    ("just some words\nand more", "line 1 of "),
+    (f"{HEADER}\n{GOOD},1\n", "line 2 has 32 cells, but the header has 31."),
+    (f"{HEADER}\n\n{GOOD[:-4]}\n", "line 3 has 27 cells, but the header has 31."),
+    (f"{HEADER},kernel\n{GOOD},flash\n", 'line 1 of "'),
+    (f'{HEADER}\n"{GOOD}\n', "line 2 of "),
+    (HEADER.replace("batch,", "").replace("heads,kv_", "kv_") + "\n", "lacks the columns batch, heads: a row must say"),
+    (cell("kernel", "flsh"), 'line 2: kernel is "flsh"; it must be one of flash, qk, softmax, pv.'),
+    (cell("gpu", "h2OO"), 'line 2: gpu is "h2OO", which does not come with memsim'),
+    (cell("gpu", ""), "line 2: gpu is empty"),
+    (cell("dtype", "fp16"), "line 2: dtype is 'fp16'; it must be one of float16"),
+    (cell("heads", "-3"), 'line 2: heads is "-3"; give a whole number from 0 to 2^62'),
+    (cell("heads", "0"), "line 2: heads is 0; it must lie between 1 and 2^40."),
+    (cell("kv_heads", "7"), "line 2: heads is 16 and kv_heads is 7; heads must be a multiple of kv_heads."),
+    (cell("heads", "2.5"), 'line 2: heads is "2.5"; give a whole number'),
+    (cell("causal", "yes"), 'line 2: causal is "yes"; give 0 or 1.'),
+    (cell("block_m", "24"), "line 2: block_m is 24; this GPU's tensor instructions take powers of two"),
+    (cell("block_m", "0"), "line 2: block_m is 0; it must be a whole number between 1 and 65536."),
+    (cell("num_warps", "3"), "line 2: num_warps is 3; it must be a power of two."),
+    (cell("load_path", "tma"), 'line 2: load_path is "tma"; it must be one of pointer'),
+    (cell("sram_fill_bytes", "-1"), 'line 2: sram_fill_bytes is "-1"; give a whole number'),
+    (cell("sram_fill_bytes", "nan"), 'line 2: sram_fill_bytes is "nan"; give a whole number'),
+    (cell("sram_fill_bytes", "12.5"), 'line 2: sram_fill_bytes is "12.5"; give a whole number'),
+    (cell("sram_fill_bytes", "1e30"), 'line 2: sram_fill_bytes is "1e30"; give a whole number from 0 to 2^62'),
+    (cell("sram_fill_bytes", "9" * 400), 'line 2: sram_fill_bytes is "999999'),
+    (cell("duration_s", "inf"), 'line 2: duration_s is "inf"; give a number'),
+    (cell("sram_fill_bytes", "x" * 200_000), "is not CSV (field larger than field limit"),
+    (cell("batch", str(2**40)), "line 2: the problem has a tensor of"),
+]
+
+
+@pytest.mark.parametrize(("content", "sentence"), BAD_FILES, ids=[sentence[:40] for _, sentence in BAD_FILES])
+def test_a_bad_file_is_one_sentence_and_code_2(tmp_path: Path, content: str | bytes, sentence: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, out, err = memsim_("validate", str(path))
+    assert (code, out) == (2, "")
+    assert sentence in err and err.count("\n") == 1 and err.startswith("memsim: ") and err[-2] == "."
+
+
+def test_the_good_row_beside_the_bad_ones_is_good(tmp_path: Path) -> None:
+    path = tmp_path / "good.csv"
+    for text in (f"{HEADER}\n{GOOD}\n", f"\ufeff{HEADER}\r\n{GOOD}\r\n", f"{HEADER}\r{GOOD}\r"):
+        path.write_bytes(text.encode())
+        assert len(read_measurements(path).rows) == 1
+        assert memsim_("validate", str(path))[0] in (0, 1)
+
+
+def test_faults_of_a_file_are_named_together_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(f"{HEADER}\n" + f"{GOOD.replace('flash', 'x', 1).replace('float16', 'y')}\n" * 30, encoding="utf-8")
+    lines = memsim_("validate", str(path))[2].splitlines()
+    assert len(lines) == 21 and lines[-1].endswith("more faults after these.") and "line 2: " in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("validate",), "validate needs a FILE"),
+        (("validate", "nowhere.csv"), 'there is no file called "nowhere.csv"'),
+        (("validate", "."), "is a directory"),
+        (("validate", str(COUNTERS), "--seq-len", "4096"), "--seq-len is for exports of ncu"),
+        (("validate", str(COUNTERS), "--gpu", "h2OO"), 'There is no GPU and no file called "h2OO"'),
+        (("validate", "--columns", "--json"), "--columns prints one table"),
+        (("validate", str(COUNTERS), "x"), '"x" is one word too many: memsim validate takes one FILE.'),
+    ],
+)
+def test_a_bad_command_is_one_sentence(args: tuple[str, ...], sentence: str) -> None:
+    code, out, err = memsim_(*args)
+    assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (OF_FLASH[:-2], "an export of ncu does not say its tile: give --num-stages too."),
+        ((*OF_FLASH, "--algorithm", "flsh"), 'algorithm is "flsh"; of an export it must be one of flash, naive.'),
+        ((*OF_FLASH, "--algorithm", "naive"), "none of the kernels is one of those asked for"),
+        ((*OF_FLASH, "--gpu", "a100-80gb"), "flash ran on sm_90, but a100-80gb is sm_80"),
+        ((*OF_FLASH, "--causal=maybe"), '--causal is "maybe"'),
+        ((*OF_FLASH[2:], "--seq-len", "2048"), "flash ran 512 blocks, but with this problem and tile it has 256"),
+    ],
+)
+def test_an_export_with_the_wrong_options_is_one_sentence(tmp_path: Path, args: tuple[str, ...], sentence: str) -> None:
+    code, out, err = memsim_("validate", exported(tmp_path, long_format([FLASH])), *args)
+    assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    rows = read_measurements(COUNTERS).rows
+    write_measurements(tmp_path / "copy.csv", rows)
+    assert read_measurements(tmp_path / "copy.csv").rows == rows
+    assert list(tmp_path.iterdir()) == [tmp_path / "copy.csv"]
+    with pytest.raises(MemsimError, match="cannot be written"):
+        write_measurements(tmp_path / "no" / "copy.csv", rows)
