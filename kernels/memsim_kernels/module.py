@@ -120,7 +120,8 @@ class MultiHeadAttention(nn.Module):
             biases = zip(projections, mha.in_proj_bias.chunk(3), strict=True)
             state |= {f"{name}.bias": part for name, part in biases} | {"wo.bias": mha.out_proj.bias}
         module.load_state_dict(state)
-        return module.train(mha.training)
+        module.train(mha.training)
+        return module
 
     def forward(
         self,
