@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from memsim._simulated import Simulator, launch_spec
 from memsim.attention import Attention
-from memsim.counting import Counts, count
+from memsim.claims import spills
+from memsim.counting import Counts
 from memsim.gpu import Gpu, load_gpu
-from memsim.language import LaunchSpec, trace_launch
-from memsim.programs import flash, naive
+from memsim.language import LaunchSpec
+from memsim.measurements import Measurement, read_measurements
 from memsim.resources import blocks_per_sm, resources_of, room_of
 from memsim.tile import Tile
 from memsim.trace import LaunchTrace
@@ -54,11 +56,9 @@ class Row:
 
 def launch_of(kernel: str, problem: Attention, tile: Tile) -> LaunchSpec:
     """The simulator's launch of a probe kernel; the probe's softmax takes whole rows of any length."""
-    room = room_of(H200)
-    if kernel == "flash":
-        return flash.build(problem, tile, room, False).launches[0]
-    program = naive.build(problem, tile, room, False, whole_row_columns=2**20)
-    return next(launch for launch in program.launches if launch.name == kernel)
+    columns = 0 if kernel == "softmax" else tile.block_n
+    row = Measurement(kernel, "h200", problem, False, tile.block_m, columns, tile.num_warps, tile.num_stages)
+    return launch_spec(row, room_of(H200))
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -68,21 +68,14 @@ def read(name: str) -> list[dict[str, str]]:
 
 def measured_rows() -> Iterator[Row]:
     """Every row of counters.csv."""
-    for row in read("counters.csv"):
-        problem = Attention(
-            int(row["batch"]), int(row["heads"]), int(row["kv_heads"]), int(row["seq_len_q"]), int(row["seq_len_k"]),
-            int(row["head_dim"]), row["dtype"], row["causal"] == "1",
-        )  # fmt: skip
-        softmax = row["kernel"] == "softmax"
-        tile = Tile(
-            16 if softmax else int(row["block_m"]), 16 if softmax else int(row["block_n"]),
-            int(row["num_warps"]), int(row["num_stages"]),
-        )  # fmt: skip
-        trace = trace_launch(launch_of(row["kernel"], problem, tile), room_of(H200))
+    simulator = Simulator()
+    for row in read_measurements(DATA / "counters.csv").rows:
+        launch = simulator.launch(row)
+        whole = {name: int(value) for name, value in row.values.items()}
         yield Row(
-            row["kernel"], problem, tile, row["cache_state"], int(row["registers"]), int(row["sram_bytes"]),
-            int(row["stack_bytes"]) > 0, int(row["blocks_per_sm"]), int(row["sram_fill_bytes"]),
-            int(float(row["sram_store_bytes"])) if row["sram_store_bytes"] else None, trace, count(trace),
+            row.kernel, row.problem, row.tile, row.cache_state, whole["registers"], whole["sram_bytes"],
+            bool(spills(row)), whole["blocks_per_sm"], whole["sram_fill_bytes"], whole.get("sram_store_bytes"),
+            launch.trace, launch.counts,
         )  # fmt: skip
 
 
