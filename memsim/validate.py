@@ -130,8 +130,9 @@ class Validation:
 
     @property
     def spills(self) -> tuple[Spill, ...]:
-        """The rows whose kernels are known to spill."""
-        return tuple(_spill(row) for row in self.rows if spills(row.measurement))
+        """The rows whose kernels are known to spill, and whose fills or stores were measured."""
+        found = (_spill(row) for row in self.rows if spills(row.measurement))
+        return tuple(s for s in found if (s.fill_excess_bytes, s.store_excess_bytes) != (None, None))
 
     def as_dict(self) -> dict[str, Any]:
         """The validation as JSON-ready data, with its schema first."""

@@ -192,6 +192,8 @@ def row_of(
         (row_of(), "sram_bytes", "exact"),
         (row_of(block_m=32), "sram_bytes", "none"),
         (row_of(dtype="float32"), "sram_bytes", "none"),
+        (row_of("qk"), "sram_bytes", "exact"),
+        (row_of("qk", block_m=128, head_dim=32), "sram_bytes", "none"),
         (row_of(load_path="descriptor"), "sram_bytes", "none"),
         (row_of(), "blocks_per_sm", "exact"),
         (row_of(block_m=16), "blocks_per_sm", "exact"),
@@ -318,6 +320,15 @@ def test_a_gpu_file_stands_for_the_gpu_of_every_row(tmp_path: Path) -> None:
         row["gpu"] = "one of ours"
     assert memsim_("validate", saved(tmp_path, rows), "--gpu", "h200")[0] == 0
     assert memsim_("validate", saved(tmp_path, rows))[0] == 2
+
+
+@pytest.mark.parametrize(("name", "rows", "failed"), [("tile_times.csv", 272, 7), ("naive_chain.csv", 12, 0)])
+def test_files_with_fewer_columns_are_read(name: str, rows: int, failed: int) -> None:
+    code, out, err = memsim_("validate", str(COUNTERS.parent / name), "--json")
+    data = json.loads(out)
+    assert (code, err) == (0, "") and len(data["rows"]) == rows - len(data["failed_launches"])
+    assert len(data["failed_launches"]) == failed
+    assert "sram_fill_bytes" in data["unchecked_columns"] and data["spills"] == []
 
 
 # ---- exports
