@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from memsim._compiled import SOURCES
 from memsim.api import DEFAULT_GPU, INPUTS
 from memsim.attention import DTYPE_BYTES
 from memsim.gpu import SHORT_OPTIONS
@@ -70,6 +71,10 @@ RUN = _table(
     Option(
         "inputs", "Run", 'Where Q, K and V are at first: "hbm", or "host" to have them cross the host link.',
         "|".join(INPUTS), INPUTS[0],
+    ),
+    Option(
+        "resources", "Run", "Where SRAM, registers and spills of the kernels come from: rules and a shipped table, or "
+        "Triton, which compiles them for this problem (extra kernels).", "|".join(SOURCES), SOURCES[0],
     ),
 )  # fmt: skip
 AXES: Mapping[str, Option] = PROBLEM | TILE | MACHINE | RUN

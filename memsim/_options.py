@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from memsim._compiled import SOURCES
 from memsim._option_list import AXES, PROBLEM, TILE
 from memsim.api import DEFAULT_GPU, INPUTS, compare, simulate
 from memsim.attention import DTYPE_BYTES, Attention
@@ -39,6 +40,7 @@ class Request:
     lse: bool = False
     inputs: str = "hbm"
     count_only: bool = False
+    resources: str = "table"
 
     def simulate(self, progress: Progress | None = None) -> Result:
         with _in_option_names():
@@ -62,6 +64,7 @@ class Request:
             "tile": self.tile or None,
             "lse": self.lse,
             "inputs": self.inputs,
+            "resources": self.resources,
             "count_only": self.count_only,
         }
 
@@ -144,9 +147,11 @@ def read_request(
     gpu = _read_gpu(gpu_name, gpu_options, machines or Machines(), faults)
     lse = faults.attempt(read_flag, options.get("lse", "false"), "lse")
     inputs = faults.attempt(_read_inputs, options.get("inputs", "hbm"))
+    resources = faults.attempt(_read_resources, options.get("resources", "table"))
     faults.raise_any()
-    assert problem is not None and tile is not None and gpu is not None and lse is not None and inputs is not None
-    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only)
+    assert problem is not None and tile is not None and gpu is not None and lse is not None
+    assert inputs is not None and resources is not None
+    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only, resources)
 
 
 def check_algorithm(name: str) -> None:
@@ -174,6 +179,8 @@ def check_text(name: str, text: str) -> None:
         read_flag(text, name)
     elif name == "inputs":
         _read_inputs(text)
+    elif name == "resources":
+        _read_resources(text)
     elif name == "dtype":
         _read_dtype(text)
     elif name == "scale":
@@ -292,6 +299,12 @@ def _read_gpu(name: str, options: Mapping[str, str], machines: Machines, faults:
 def _read_inputs(text: str) -> str:
     if text not in INPUTS:
         raise MemsimError(f"inputs is {quoted(text)}; it must be one of {', '.join(INPUTS)}.")
+    return text
+
+
+def _read_resources(text: str) -> str:
+    if text not in SOURCES:
+        raise MemsimError(f"resources is {quoted(text)}; it must be one of {', '.join(SOURCES)}.")
     return text
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from memsim._compiled import SOURCES, compile_now
 from memsim.attention import Attention
 from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
 from memsim.counting import Counts, count
@@ -51,6 +52,7 @@ def simulate(
     tile: Tile | Mapping[str, Any] | None = None,
     lse: bool = False,
     inputs: str = "hbm",
+    resources: str = "table",
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -59,13 +61,15 @@ def simulate(
     `gpu` is a shipped name, a path of a TOML file or a `Gpu`; `gpu_options` change single fields, as text
     (`{"sram": "96KiB"}`). `tile` may be a `Tile`, or some of its fields: the rest, or all if None, comes from the
     first tile of the machine's list that fits. `inputs="host"` has Q, K and V cross the host link first.
-    `count_only` leaves the replay out: every byte and operation, no time. Raises `MemsimError` on bad input.
+    `resources` says where SRAM, registers and spills of the kernels come from: "table" (rules, and a table that ships
+    with memsim) or "compiled" (Triton compiles them for this problem; extra `kernels`). `count_only` leaves the replay
+    out: every byte and operation, no time. Raises `MemsimError` on bad input.
     """
     machine, given_name = _machine(gpu, gpu_options)
     problem = problem if problem is not None else Attention()
     if inputs not in INPUTS:
         raise MemsimError(f"inputs is {inputs!r}; it must be one of {', '.join(INPUTS)}.")
-    ready = prepare(algorithm, problem, machine, tile, lse=lse)
+    ready = prepare(algorithm, problem, machine, tile, lse=lse, resources=resources)
     host_bytes = sum(ready.program.tensors[name].total_bytes for name in "QKV") if inputs == "host" else 0
     timing = None
     if not count_only:
@@ -85,6 +89,7 @@ def compare(
     tile: Tile | Mapping[str, Any] | None = None,
     lse: bool = False,
     inputs: str = "hbm",
+    resources: str = "table",
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -93,7 +98,7 @@ def compare(
     naive, flash = (
         simulate(
             algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=taken, lse=lse, inputs=inputs,
-            count_only=count_only, progress=progress,
+            resources=resources, count_only=count_only, progress=progress,
         )
         for algorithm, taken in (("naive", _through_pointers(tile)), ("flash", tile))
     )  # fmt: skip
@@ -125,20 +130,23 @@ def compute(
 
 
 def prepare(
-    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile | Mapping[str, Any] | None, *, lse: bool = False
-) -> Prepared:
+    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile | Mapping[str, Any] | None, *, lse: bool = False,
+    resources: str = "table",
+) -> Prepared:  # fmt: skip
     """Build, trace and count an algorithm for a machine. Raises `TileDoesNotFit` or `OutOfMemory`, with the sum."""
     if algorithm not in PROGRAMS:
         raise MemsimError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(PROGRAMS)}.")
+    if resources not in SOURCES:
+        raise MemsimError(f"resources is {resources!r}; it must be one of {', '.join(SOURCES)}.")
     if isinstance(tile, Tile):
-        return _prepare_tile(algorithm, problem, gpu, tile, lse)
+        return _prepare_tile(algorithm, problem, gpu, tile, lse, resources)
     names = [field.name for field in fields(Tile)]
     if unknown := [name for name in tile or () if name not in names]:
         raise MemsimError(f"{name!r} is not a field of a tile; give any of {', '.join(names)}." for name in unknown)
     refusals = []
     for choice in _default_tiles(algorithm, problem, gpu):
         try:
-            return _prepare_tile(algorithm, problem, gpu, replace(choice, **dict(tile or {})), lse)
+            return _prepare_tile(algorithm, problem, gpu, replace(choice, **dict(tile or {})), lse, resources)
         except TileDoesNotFit as refusal:
             refusals.append(refusal)
     # What was asked for is best seen in the first; where nothing was, the last is the smallest tile there is.
@@ -173,11 +181,14 @@ def _fitting_shape(tile: Tile) -> Tile:
     )
 
 
-def _prepare_tile(algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, lse: bool) -> Prepared:
+def _prepare_tile(
+    algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, lse: bool, resources_from: str
+) -> Prepared:  # fmt: skip
     program = build_program(algorithm, problem, tile, room_of(gpu), lse=lse)
     _check_hbm(program, gpu)
     traces = tuple(trace_launch(launch, program.room) for launch in program.launches)
-    resources = tuple(resources_of(gpu, trace, problem, tile) for trace in traces)
+    compiled = compile_now(gpu, algorithm, problem, tile, lse=lse) if resources_from == "compiled" else None
+    resources = tuple(resources_of(gpu, trace, problem, tile, lse=lse, compiled=compiled) for trace in traces)
     return Prepared(program, tile, traces, resources, tuple(count(trace) for trace in traces))
 
 

@@ -1,16 +1,16 @@
 """What one block takes of an SM: SRAM, registers, warps; and so how many blocks an SM holds at once.
 
 SRAM comes from the program's own buffers by the rules of docs/design.md ("SRAM of a block"); registers from a table
-of compiled kernels where it has the tile, else from a stated estimate.
+of compiled kernels where it has the tile, else from a stated estimate. Where the kernel was compiled for the very
+problem (`memsim._compiled.compile_now`), all of it comes from there.
 """
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 
+from memsim._compiled import CompiledKernel, from_table
 from memsim.attention import Attention
 from memsim.errors import TileDoesNotFit
 from memsim.gpu import Gpu, Sm
@@ -29,8 +29,8 @@ ESTIMATED_REGISTERS_BASE = 48
 class Resources:
     """What one block of a launch takes, and how many such blocks an SM holds.
 
-    `registers` are per thread (None on a machine without them), `registers_from` is "table", "estimate" or "none".
-    `stack_bytes` per thread is what the compiled kernel spills (None where no compiled kernel is known),
+    `registers` are per thread (None on a machine without them), `registers_from` is "compiled", "table", "estimate"
+    or "none". `stack_bytes` per thread is what the compiled kernel spills (None where no compiled kernel is known),
     `accumulators` the registers per thread that the values of a block take at least. `limited_by` names what keeps
     a further block out: sram, registers, warps or blocks.
     """
@@ -74,9 +74,22 @@ def blocks_per_sm(sm: Sm, sram_bytes: int, registers: int | None, num_warps: int
     return limits[limiter], limiter
 
 
-def resources_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -> Resources:
-    """The resources of one launch. Raises `TileDoesNotFit`, with the sum spelled out, if not one block fits."""
-    sram_parts = [*trace.buffers, *_compiler_sram(gpu, trace, problem, tile)]
+def resources_of(
+    gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile, *, lse: bool = False,
+    compiled: Mapping[str, CompiledKernel] | None = None,
+) -> Resources:  # fmt: skip
+    """The resources of one launch, from `compiled` where it has the launch, else by rule, table and estimate.
+
+    Raises `TileDoesNotFit`, with the sum spelled out, if not one block fits.
+    """
+    kernel = (compiled or {}).get(trace.name)
+    source = "compiled"
+    if kernel is None and gpu.architecture is not None:
+        kernel, source = from_table(trace.name, gpu.architecture, problem, tile, lse), "table"
+    if kernel is not None and (source == "compiled" or tile.load_path != "pointer"):
+        sram_parts = [Buffer("compiled kernel", 1, kernel.sram_bytes)]
+    else:
+        sram_parts = [*trace.buffers, *_compiler_sram(gpu, trace, problem, tile)]
     sram_bytes = sum(b.count * b.bytes for b in sram_parts)
     limit = gpu.sm.sram.block_limit_bytes
     if sram_bytes > limit:
@@ -85,19 +98,28 @@ def resources_of(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile) -
             "take a smaller tile or fewer stages."
         )
     accumulators = sum(b.count * b.bytes for b in trace.accumulators) // (4 * tile.num_warps * WARP_THREADS)
-    registers, source, stack = registers_of(gpu, trace, problem, tile, accumulators)
-    blocks, limiter = blocks_per_sm(gpu.sm, sram_bytes, registers, tile.num_warps)
+    registers = _registers(gpu, trace.name, kernel, accumulators)
+    warps = kernel.block_warps if kernel is not None else _block_warps(tile)
+    blocks, limiter = blocks_per_sm(gpu.sm, sram_bytes, registers, warps)
     if blocks == 0:
         raise TileDoesNotFit(
             f"{trace.name} with tile {tile} does not fit on an SM of {gpu.name}: "
             + {
-                "warps": f"it has {tile.num_warps} warps and an SM holds {gpu.sm.max_warps}",
-                "registers": f"{tile.num_warps} warps of {registers} registers a thread need more than the SM's "
+                "warps": f"it has {warps} warps and an SM holds {gpu.sm.max_warps}",
+                "registers": f"{warps} warps of {registers} registers a thread need more than the SM's "
                 f"{gpu.sm.registers.per_sm if gpu.sm.registers else 0} registers",
             }.get(limiter, f"it needs {sram_bytes} B of SRAM and the reserve of {gpu.sm.sram.capacity_bytes} B")
             + "; take fewer warps or a smaller tile."
         )
-    return Resources(sram_bytes, registers, source, stack, accumulators, blocks, limiter)
+    return Resources(
+        sram_bytes=sram_bytes,
+        registers=registers,
+        registers_from="none" if registers is None else source if kernel is not None else "estimate",
+        stack_bytes=None if kernel is None or registers is None else kernel.stack_bytes,
+        accumulators=accumulators,
+        blocks_per_sm=blocks,
+        limited_by=limiter,
+    )
 
 
 def spelled_sum(parts: list[Buffer]) -> str:
@@ -109,17 +131,32 @@ def _compiler_sram(gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile)
     """SRAM that Triton adds to a program's own buffers (compiled with 3.6 and 3.9; docs/design.md)."""
     if gpu.architecture is None:
         return []
-    extra = []
+    extra = _descriptor_extra(gpu, problem, tile) if tile.load_path != "pointer" else []
     if trace.name == "softmax" and tile.num_warps > 1:
         # Each warp leaves its part of the row's maximum and sum for the others.
         extra.append(Buffer("reduction", 1, 4 * tile.num_warps))
     if trace.name == "flash":
-        if gpu.architecture in ("sm_80", "sm_86", "sm_89", "sm_120"):
-            width = room_of(gpu).padded_width(problem.head_dim)
-            if (tile.block_m, width) == (64, 128) and problem.dtype_bytes == 2:
-                extra.append(Buffer("P", 1, 2 * tile.block_m * tile.block_n))
-        elif gpu.architecture == "sm_100":
-            extra += _blackwell_extra(tile)
+        room = room_of(gpu)
+        if room.warp_group_products(tile, problem.dtype_bytes):
+            extra += _blackwell_extra(tile) if gpu.architecture in ("sm_100", "sm_103") else []
+        elif tile.block_m < room.padded_width(problem.head_dim) or problem.dtype_bytes == 4:
+            # Otherwise P goes from the first product's registers to the second's without touching SRAM.
+            extra.append(Buffer("P", 1, problem.dtype_bytes * tile.block_m * tile.block_n))
+    return extra
+
+
+def _descriptor_extra(gpu: Gpu, problem: Attention, tile: Tile) -> list[Buffer]:
+    """Barriers that copies by descriptor arrive at, with the alignment they cause: at most so much (docs/design.md).
+
+    A warp-specialised kernel never lets K and V take turns, and stages O by 64 rows in each of its two math warp
+    groups.
+    """
+    extra = [Buffer("barriers", 1, 1024)]
+    if tile.load_path == "descriptor-ws":
+        row_bytes = problem.dtype_bytes * room_of(gpu).padded_width(problem.head_dim)
+        if tile.num_stages == 1:
+            extra.append(Buffer("V", 1, tile.block_n * row_bytes))
+        extra.append(Buffer("O", 2, 64 * row_bytes))
     return extra
 
 
@@ -134,34 +171,20 @@ def _blackwell_extra(tile: Tile) -> list[Buffer]:
     return extra
 
 
-def registers_of(
-    gpu: Gpu, trace: LaunchTrace, problem: Attention, tile: Tile, accumulators: int
-) -> tuple[int | None, str, int | None]:
-    """(registers per thread, where the figure comes from, bytes of stack per thread if known)."""
+def _registers(gpu: Gpu, launch: str, kernel: CompiledKernel | None, accumulators: int) -> int | None:
+    """Registers per thread: the compiled kernel's, else the estimate; None on a machine without them."""
     if gpu.sm.registers is None:
-        return None, "none", None
-    key = (
-        trace.name, gpu.architecture, "float16" if problem.dtype == "bfloat16" else problem.dtype, problem.head_dim,
-        problem.causal and trace.name == "flash", tile.block_m, tile.block_n, tile.num_warps, tile.num_stages,
-    )  # fmt: skip
-    if key in _compiled():
-        registers, stack = _compiled()[key]
-        return min(registers, gpu.sm.registers.per_thread_limit), "table", stack
-    if trace.name == "softmax":
+        return None
+    if kernel is not None:
+        count: float = kernel.registers
+    elif launch == "softmax":
         # 20, 23 and 32 registers at 4, 8 and 16 elements a thread (ncu on an H200).
-        estimate: float = 16 + accumulators
+        count = 16 + accumulators
     else:
-        estimate = ESTIMATED_REGISTERS_BASE + ESTIMATED_REGISTERS_PER_ACCUMULATOR * accumulators
-    return min(int(estimate), gpu.sm.registers.per_thread_limit), "estimate", None
+        count = ESTIMATED_REGISTERS_BASE + ESTIMATED_REGISTERS_PER_ACCUMULATOR * accumulators
+    return min(int(count), gpu.sm.registers.per_thread_limit)
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> dict[tuple[object, ...], tuple[int, int]]:
-    with files("memsim").joinpath("data/compiled.csv").open(encoding="utf-8") as lines:
-        return {
-            (
-                row["kernel"], row["architecture"], row["dtype"], int(row["head_dim"]), row["causal"] == "1",
-                int(row["block_m"]), int(row["block_n"]), int(row["num_warps"]), int(row["num_stages"]),
-            ): (int(row["registers"]), int(row["stack_bytes"]))
-            for row in csv.DictReader(lines)
-        }  # fmt: skip
+def _block_warps(tile: Tile) -> int:
+    """Warps of a block. A warp-specialised one has three groups (Triton 3.6 and 3.9, sm_90): copies, and math twice."""
+    return 3 * tile.num_warps if tile.load_path == "descriptor-ws" else tile.num_warps

@@ -10,6 +10,7 @@ LARGEST_BLOCK = 2**16
 LOAD_PATHS = ("pointer", "descriptor", "descriptor-ws")
 # Compute capabilities with tensor descriptors (TMA).
 _HAVE_DESCRIPTORS = ("sm_90", "sm_100", "sm_103", "sm_120")
+_HAVE_WARP_GROUP_PRODUCTS = ("sm_90", "sm_100", "sm_103")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +75,27 @@ class Room:
     mma_tiles: bool
     architecture: str | None
 
-    def ring(self, num_stages: int) -> RingRule:
+    def ring(self, tile: Tile, dtype_bytes: int) -> RingRule:
         """Buffers of a loop with num_stages stages; a single stage does not pipeline, and K and V take turns.
 
-        sm_90 and later keep num_stages buffers in flight. sm_80 to sm_89 and sm_120 issue the copy of the next
-        tile only after a buffer is read, so they hold one fewer (Triton 3.6 and 3.9, compiled; docs/design.md,
-        "SRAM of a block").
+        Matrix products of whole warp groups (`warp_group_products`) keep num_stages buffers in flight. Those of single
+        warps, and products without tensor instructions, read a buffer before the copy of the next tile is issued, so
+        they hold one fewer (Triton 3.6 and 3.9, compiled; docs/design.md, "SRAM of a block").
         """
-        if num_stages == 1:
+        if tile.num_stages == 1:
             return RingRule(1, shared=True)
-        if self.architecture in ("sm_80", "sm_86", "sm_89", "sm_120"):
-            return RingRule(num_stages - 1, shared=False)
-        return RingRule(num_stages, shared=False)
+        if self.mma_tiles and not self.warp_group_products(tile, dtype_bytes):
+            return RingRule(tile.num_stages - 1, shared=False)
+        return RingRule(tile.num_stages, shared=False)
+
+    def warp_group_products(self, tile: Tile, dtype_bytes: int) -> bool:
+        """Whether matrix products run asynchronously on groups of four warps and 64 rows (wgmma, tcgen05)."""
+        return (
+            self.architecture in _HAVE_WARP_GROUP_PRODUCTS
+            and tile.block_m >= 64
+            and tile.num_warps >= 4
+            and dtype_bytes == 2
+        )
 
     def padded_width(self, head_dim: int) -> int:
         """Columns a tile of head_dim takes in SRAM: the next power of two of at least 16 where MMA tiles rule."""

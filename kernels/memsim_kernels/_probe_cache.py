@@ -14,6 +14,7 @@ import os
 import tempfile
 import types
 from collections.abc import Mapping
+from functools import cache
 from inspect import getsource
 from pathlib import Path
 from typing import Any
@@ -32,26 +33,32 @@ def cache_folder() -> Path:
 def key_of(request: Mapping[str, Any], kernel: Any) -> str:
     """A name for all that a compilation depends on: the request, the kernel's source with all it calls, Triton, the
     settings of its environment, and how the probe reads the result."""
-    from triton import __version__
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     facts = {
         **{name: value for name, value in request.items() if name not in ("file", "module")},
-        "source": kernel_source(kernel),
-        "triton": __version__,
+        "source": source_of(kernel.fn),
         "environment": {
             **get_cache_invalidating_env_vars(),
             **{name: value for name, value in os.environ.items() if "PTXAS" in name or name.endswith("_FP_FUSION")},
         },
-        "probe": [getsource(_sass), getsource(_probe_worker)],
+        "tools": _tools(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def kernel_source(kernel: Any) -> str:
-    """The source of a kernel, of every kernel function that it calls, and the value of every global that they read."""
+@cache
+def _tools() -> list[str]:
+    from triton import __version__
+
+    return [__version__, getsource(_sass), getsource(_probe_worker)]
+
+
+@cache
+def source_of(kernel: types.FunctionType) -> str:
+    """The source of a kernel function, of every one that it calls, and the value of every global that they read."""
     found: dict[str, str] = {}
-    waiting = [kernel.fn]
+    waiting = [kernel]
     while waiting:
         function = waiting.pop()
         name = f"{function.__module__}.{function.__qualname__}"

@@ -63,9 +63,14 @@ class Loop:
     address: int
     opcodes: Mapping[str, int]
 
+    @property
+    def classes(self) -> dict[str, int]:
+        """How often each class of instructions occurs in it."""
+        return by_class(self.opcodes)
+
     def share(self, classes: Iterable[str]) -> float:
         """The share of its instructions that are of these classes."""
-        mix = by_class(self.opcodes)
+        mix = self.classes
         return sum(mix[name] for name in classes) / sum(mix.values())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memsim._compiled import CompiledKernel
 from memsim.errors import MemsimError
 from memsim_kernels import _probe_cache
 from memsim_kernels._probe_pool import answers
@@ -44,6 +45,18 @@ class Compiled:
     opcodes: dict[str, int] | None = None
     loops: tuple[Loop, ...] = ()
     main_loop: Loop | None = None
+
+    @property
+    def resources(self) -> CompiledKernel:
+        """What the simulator needs of it."""
+        if self.registers is None or self.stack_bytes is None:
+            raise MemsimError(f"{self.kernel} was compiled for its SRAM only; compile it without sram_only.")
+        return CompiledKernel(self.sram_bytes, self.registers, self.stack_bytes, self.block_warps)
+
+    @property
+    def math_loops(self) -> tuple[Loop, ...]:
+        """The loops with matrix products, float32 or exp instructions in them, not those that only wait or copy."""
+        return tuple(loop for loop in self.loops if loop.share(("tensor", "fp32", "exp")))
 
     @property
     def main_opcodes(self) -> dict[str, int]:

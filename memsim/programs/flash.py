@@ -21,7 +21,7 @@ def build(problem: Attention, tile: Tile, room: Room, lse: bool) -> Program:
     """The flash program; LSE is stored if asked for."""
     hbm = tensors(problem, lse=lse)
     width = room.padded_width(problem.head_dim)
-    ring = room.ring(tile.num_stages)
+    ring = room.ring(tile, problem.dtype_bytes)
     key_tiles = key_tiles_of_rows(problem, tile.block_m, tile.block_n)
     masked = needs_mask(problem, tile.block_n)
 

@@ -24,7 +24,7 @@ def build(problem: Attention, tile: Tile, room: Room, lse: bool, whole_row_colum
     """The naive program; `softmax` stores the LSE if asked for."""
     hbm = tensors(problem, scores=True, lse=lse)
     width = room.padded_width(problem.head_dim)
-    ring = room.ring(tile.num_stages)
+    ring = room.ring(tile, problem.dtype_bytes)
     # Triton copies a row of P asynchronously only if it knows its stride to be a multiple of 16 elements; otherwise
     # P passes through registers into a single buffer (seen in the SRAM of compiled kernels at N = 1000).
     p_buffers = 1 if room.mma_tiles and problem.seq_len_k % 16 else ring.buffers

@@ -134,7 +134,7 @@ def test_another_register_file_or_sram_gives_other_blocks_per_sm(field: str, val
 )
 def test_another_ring_takes_other_sram(rule: Callable[[int], RingRule], monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = [row for row in rows.read("compiled_sm90.csv") if int(row["block_m"]) >= 64]
-    monkeypatch.setattr(Room, "ring", lambda self, stages: rule(stages))
+    monkeypatch.setattr(Room, "ring", lambda self, tile, dtype_bytes: rule(tile.num_stages))
     gpu = rows.gpu_of("sm_90")
     wrong = 0
     for row in compiled:

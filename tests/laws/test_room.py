@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -102,12 +102,7 @@ def test_what_does_not_fit_is_refused_with_its_sum(
         check_sum(str(error), limit)
         assert str(tile) in str(error)
         return
-    assert result.tile == {
-        "block_m": tile.block_m,
-        "block_n": tile.block_n,
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
-    }
+    assert result.tile == asdict(tile)
     sram = gpu.sm.sram
     for launch in result.launches:
         assert launch.sram_bytes <= limit

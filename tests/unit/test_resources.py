@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from memsim import Attention, Gpu, MemsimError, Tile, TileDoesNotFit, load_gpu, simulate
+from memsim import Attention, Gpu, MemsimError, Tile, TileDoesNotFit, compare, load_gpu, simulate
+from memsim._compiled import CompiledKernel, from_table, key_of, shipped
 from memsim.gpu import apply_options, override
 from memsim.language import trace_launch
 from memsim.programs import build_program
 from memsim.resources import Resources, blocks_per_sm, resources_of, room_of, spelled_sum
-from memsim.tile import Room
+from memsim.tile import RingRule, Room
 from memsim.trace import Buffer, LaunchTrace
 
 H200 = load_gpu("h200")
@@ -41,7 +42,7 @@ def test_sram_of_flash_by_architecture(tile: tuple[int, int], d: int, stages: in
     single = 2 * d * (m + n)
     hopper = single if stages == 1 else 2 * d * (m + 2 * stages * n)
     ampere = single if stages == 1 else 2 * d * (m + 2 * (stages - 1) * n)
-    p_too = 2 * m * n if (m, d) == (64, 128) else 0
+    p_too = 2 * m * n if m < d else 0
     for architecture, expected in (
         ("sm_90", hopper),
         *((name, ampere + p_too) for name in ("sm_80", "sm_86", "sm_89", "sm_120")),
@@ -87,18 +88,35 @@ def test_sram_of_flash1() -> None:
 
 
 def test_rings() -> None:
-    rings = {
-        architecture: [
-            (ring.buffers, ring.shared)
-            for ring in (Room(True, 1, True, architecture).ring(stages) for stages in (1, 2, 3, 4))
-        ]
-        for architecture in ("sm_80", "sm_90", "sm_100", None)
-    }
-    hopper = [(1, True), (2, False), (3, False), (4, False)]
-    assert rings == {
-        "sm_80": [(1, True), (1, False), (2, False), (3, False)],
-        "sm_90": hopper, "sm_100": hopper, None: hopper,
-    }  # fmt: skip
+    def rings(architecture: str | None, block_m: int = 64, warps: int = 4, dtype_bytes: int = 2) -> list[RingRule]:
+        room = Room(True, 1, architecture is not None, architecture)
+        return [room.ring(Tile(block_m, 16, warps, stages), dtype_bytes) for stages in (1, 2, 3, 4)]
+
+    taking_turns = RingRule(1, shared=True)
+    full = [taking_turns, *(RingRule(n, shared=False) for n in (2, 3, 4))]
+    one_fewer = [taking_turns, *(RingRule(n, shared=False) for n in (1, 2, 3))]
+    for architecture in ("sm_90", "sm_100"):
+        assert rings(architecture) == full
+        # Fewer than 64 rows or 4 warps, and float32, are not for warp-group products.
+        for other in (
+            rings(architecture, block_m=32),
+            rings(architecture, warps=2),
+            rings(architecture, dtype_bytes=4),
+        ):
+            assert other == one_fewer
+    assert rings("sm_80") == rings("sm_89") == rings("sm_120") == one_fewer
+    assert rings(None) == full
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_sram_of_flash_without_warp_group_products(architecture: str) -> None:
+    """A buffer fewer, and P beside it where the block is lower than it is wide; float32 has P there always."""
+    found = resources(on(architecture), "flash", Attention(head_dim=64), Tile(32, 16, 4, 3))
+    assert found.sram_bytes == 2 * 64 * (32 + 2 * 2 * 16) + 2 * 32 * 16
+    square = resources(on(architecture), "flash", Attention(head_dim=32), Tile(32, 16, 4, 1))
+    assert square.sram_bytes == 2 * 32 * (32 + 16)
+    wide = resources(on(architecture), "flash", Attention(head_dim=64, dtype="float32"), Tile(128, 32, 8, 2))
+    assert wide.sram_bytes == 4 * 64 * (128 + 2 * 32) + 4 * 128 * 32
 
 
 # (SRAM, registers, warps) of a block on an H200: 233,472 B with 1,024 reserved a block, 65,536 registers, 64 warps.
@@ -134,32 +152,152 @@ def test_a_warps_registers_are_rounded_up_as_a_whole() -> None:
     assert blocks_per_sm(gpu.sm, 0, 16, 1) == (128, "registers")
 
 
+SQUARE = Attention(1, 8, None, 1024, 1024, 64)
+
+
 def test_registers_come_from_the_table_or_from_an_estimate() -> None:
     def found(gpu: Gpu, problem: Attention, tile: Tile) -> tuple[int | None, str]:
         taken = resources(gpu, "flash", problem, tile)
         return taken.registers, taken.registers_from
 
-    square = Attention(head_dim=64)
-    # The first rows of the table: 64, full, 16×16, 4 warps, 1 and 2 stages.
-    assert found(H200, square, Tile(16, 16, 4, 1)) == (62, "table")
-    assert found(H200, square, Tile(16, 16, 4, 2)) == (56, "table")
-    assert found(H200, replace(square, dtype="bfloat16"), Tile(16, 16, 4, 2)) == (56, "table")
-    causal = found(H200, replace(square, causal=True), Tile(16, 16, 4, 2))
-    assert causal[1] == "table" and causal[0] != 56
+    tile = Tile(64, 64, 4, 3)
+    row = shipped()[key_of("flash", "sm_90", SQUARE, tile, False)]
+    assert found(H200, SQUARE, tile) == (row.registers, "table")
+    assert found(H200, replace(SQUARE, dtype="bfloat16"), tile) == (row.registers, "table")
+    causal, odd = replace(SQUARE, causal=True), replace(SQUARE, seq_len_k=1000)
+    for other in (causal, odd):
+        assert found(H200, other, tile) == (shipped()[key_of("flash", "sm_90", other, tile, False)].registers, "table")
+        assert found(H200, other, tile) != found(H200, SQUARE, tile)
     # Not in it: O 64×128 and S 64×64, m and l in float32 over 128 threads: 97; 48 + 1.2 · 97 = 164.4.
-    wide = Attention(head_dim=128)
-    other = override(H200, {"architecture": "sm_120"})
-    assert found(other, wide, Tile(64, 64, 4, 2)) == (164, "estimate")
+    wide, unlisted = Attention(head_dim=128), override(H200, {"architecture": "sm_103"})
+    assert found(unlisted, wide, Tile(64, 64, 4, 2)) == (164, "estimate")
     assert found(H200, replace(wide, head_dim=256), Tile(128, 128, 4, 1)) == (255, "estimate")
     fewer = override(H200, {"sm.registers.per_thread_limit": 50})
-    assert found(fewer, square, Tile(16, 16, 4, 1)) == (50, "table")
-    assert found(load_gpu("two-level"), square, Tile(16, 16, 4, 1)) == (None, "none")
+    assert found(fewer, SQUARE, tile) == (50, "table")
+    assert found(load_gpu("two-level"), SQUARE, tile) == (None, "none")
+
+
+def test_a_row_without_lse_stands_in_for_one_with_it() -> None:
+    tile = Tile(64, 64, 4, 4)
+    assert key_of("flash", "sm_90", SQUARE, tile, True) not in shipped()
+    without = from_table("flash", "sm_90", SQUARE, tile, False)
+    assert without is not None and from_table("flash", "sm_90", SQUARE, tile, True) == without
+
+
+def test_what_a_row_of_the_table_is_of() -> None:
+    """Each kernel's key has what it depends on, and nothing else."""
+    tile, other = Tile(64, 64, 4, 3), Tile(128, 32, 4, 2)
+
+    def same(kernel: str, problem: Attention, changed: Tile = tile, lse: bool = False) -> bool:
+        return key_of(kernel, "sm_90", SQUARE, tile, False) == key_of(kernel, "sm_90", problem, changed, lse)
+
+    for kernel in ("flash", "qk", "softmax", "pv"):
+        assert same(kernel, replace(SQUARE, batch=7, heads=16))
+        assert same(kernel, replace(SQUARE, dtype="bfloat16")) and not same(kernel, replace(SQUARE, dtype="float32"))
+        assert not same(kernel, replace(SQUARE, seq_len_k=1000))
+        assert same(kernel, replace(SQUARE, causal=True)) == (kernel in ("softmax", "pv"))
+        assert same(kernel, SQUARE, lse=True) == (kernel in ("qk", "pv"))
+        assert same(kernel, SQUARE, replace(tile, num_stages=1)) == (kernel in ("qk", "softmax"))
+        assert not same(kernel, SQUARE, replace(tile, num_warps=8))
+        assert same(kernel, replace(SQUARE, head_dim=128), other) == (kernel == "softmax")
+        assert same(kernel, replace(SQUARE, seq_len_k=2048)) == (kernel != "softmax")
+    longest = [replace(SQUARE, seq_len_k=n) for n in (32_784, 65_536, 2**20)]
+    assert len({key_of("softmax", "sm_90", problem, tile, False) for problem in longest}) == 1
+
+
+KERNEL = CompiledKernel(sram_bytes=50_000, registers=100, stack_bytes=8, block_warps=12)
+
+
+def test_a_compiled_kernel_is_taken_for_all_it_says() -> None:
+    gpu, tile = H200, Tile(64, 64, 4, 3)
+    trace = trace_of(gpu, "flash", SQUARE, tile, "flash")
+    found = resources_of(gpu, trace, SQUARE, tile, compiled={"flash": KERNEL})
+    assert (found.sram_bytes, found.registers, found.stack_bytes) == (50_000, 100, 8)
+    assert found.registers_from == "compiled"
+    assert (found.blocks_per_sm, found.limited_by) == blocks_per_sm(gpu.sm, 50_000, 100, 12)
+    assert resources_of(gpu, trace, SQUARE, tile, compiled={"qk": KERNEL}).registers_from == "table"
+    large = replace(KERNEL, sram_bytes=300_000)
+    with pytest.raises(TileDoesNotFit, match="needs 300000 B of 232448 B: compiled kernel 300000; take"):
+        resources_of(gpu, trace, SQUARE, tile, compiled={"flash": large})
+
+
+def test_resources_compiled_asks_the_package_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def provider(algorithm: str, problem: Attention, tile: Tile, architecture: str, lse: bool) -> dict[str, object]:
+        asked.append((algorithm, problem, tile, architecture, lse))
+        return {"flash": KERNEL}
+
+    class Point:
+        name = "compiled"
+
+        def load(self) -> object:
+            return provider
+
+    monkeypatch.setattr("memsim._compiled.entry_points", lambda group: [Point()] * (group == "memsim.resources"))
+    tile = Tile(64, 64, 4, 3)
+    result = simulate("flash", SQUARE, gpu="h200", tile=tile, lse=True, resources="compiled", count_only=True)
+    assert asked == [("flash", SQUARE, tile, "sm_90", True)]
+    launch = result.launches[0]
+    assert (launch.sram_bytes, launch.registers, launch.registers_from) == (50_000, 100, "compiled")
+    assert any("8 B of stack" in note for note in result.notes)
+    compare(SQUARE, gpu="h200", tile=tile, resources="compiled", count_only=True)
+    assert [algorithm for algorithm, *_ in asked[1:]] == ["naive", "flash"]
+    asked.clear()
+    simulate("flash", SQUARE, gpu="h200", tile=tile, count_only=True)
+    assert asked == []
+
+
+def test_resources_compiled_where_nothing_can_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusal(**where: object) -> str:
+        with pytest.raises(MemsimError) as caught:
+            simulate("flash", SQUARE, resources="compiled", count_only=True, **where)  # type: ignore[arg-type]
+        assert len(caught.value.faults) == 1
+        return caught.value.faults[0]
+
+    assert "two-level names no architecture to compile for; take resources table" in refusal(gpu="two-level")
+
+    def missing(name: str) -> object:
+        class Point:
+            name = "compiled"
+
+            def load(self) -> object:
+                raise ModuleNotFoundError(f"No module named {missing_name!r}", name=missing_name)
+
+        missing_name = name
+        return lambda group: [Point()]
+
+    for points in (lambda group: [], missing("torch"), missing("triton.compiler")):
+        monkeypatch.setattr("memsim._compiled.entry_points", points)
+        assert "pip install 'memsim[kernels]'" in refusal(gpu="h200")
+    monkeypatch.setattr("memsim._compiled.entry_points", missing("something_else"))
+    with pytest.raises(ModuleNotFoundError):
+        simulate("flash", SQUARE, resources="compiled", count_only=True)
+    with pytest.raises(MemsimError, match="resources is 'guess'; it must be one of table, compiled"):
+        simulate("flash", SQUARE, resources="guess", count_only=True)
+
+
+def test_sram_of_descriptors_without_a_row_of_the_table() -> None:
+    """The sum of the pointer path and room for barriers; warp-specialised also O by 64 rows twice, K and V apart."""
+    unlisted, d = override(on("sm_90"), {"architecture": "sm_103"}), 64
+    plain = resources(on("sm_90"), "flash", Attention(head_dim=32), Tile(64, 32, 4, 3, "descriptor"))
+    assert plain.sram_bytes == 2 * 32 * (64 + 2 * 3 * 32) + 1024 and plain.registers_from == "estimate"
+    special = resources(unlisted, "flash", Attention(head_dim=d), Tile(64, 32, 4, 1, "descriptor-ws"))
+    barriers = 1024 + 8
+    assert special.sram_bytes == 2 * d * (64 + 2 * 32) + 2 * 64 * 2 * d + barriers
+
+
+def test_a_warp_specialised_block_has_three_groups_of_warps() -> None:
+    tile = Tile(64, 32, 4, 2, "descriptor-ws")
+    few = override(on("sm_90"), {"sm.max_warps": 8})
+    with pytest.raises(TileDoesNotFit, match="it has 12 warps and an SM holds 8"):
+        resources(few, "flash", Attention(head_dim=32), tile)
 
 
 def test_registers_of_softmax_follow_its_row() -> None:
     def estimate(columns: int, warps: int) -> int | None:
         problem, tile = Attention(seq_len_k=columns), Tile(16, 16, warps, 1)
-        return resources(override(H200, {"architecture": "sm_120"}), "naive", problem, tile, "softmax").registers
+        return resources(override(H200, {"architecture": "sm_103"}), "naive", problem, tile, "softmax").registers
 
     # 16 and one a row element of each thread; m and l are one number a block.
     assert [estimate(columns, 8) for columns in (1024, 2048, 4096)] == [20, 24, 32]
@@ -168,15 +306,17 @@ def test_registers_of_softmax_follow_its_row() -> None:
 def test_a_tile_that_spills_says_so() -> None:
     """By the compiled kernel's stack where there is one, else where the accumulators alone exceed a thread's limit."""
     problem = Attention(1, 1, None, 256, 256, 128)
-    narrow = replace(problem, head_dim=64)
-    spilling = simulate("flash", narrow, gpu="h200", tile=Tile(128, 128, 4, 1), count_only=True)
-    assert spilling.launches[0].stack_bytes == 144
+    narrow, tile = replace(problem, head_dim=64), Tile(128, 128, 4, 1)
+    stack = shipped()[key_of("flash", "sm_90", narrow, tile, False)].stack_bytes
+    assert stack > 0
+    spilling = simulate("flash", narrow, gpu="h200", tile=tile, count_only=True)
+    assert spilling.launches[0].stack_bytes == stack
     notes = [note for note in spilling.notes if "spill" in note]
-    assert len(notes) == 1 and notes[0].startswith("flash ") and "144 B of stack" in notes[0]
+    assert len(notes) == 1 and notes[0].startswith("flash ") and f"{stack} B of stack" in notes[0]
     modest = simulate("flash", problem, gpu="h200", tile=Tile(64, 64, 4, 2), count_only=True)
     assert not any("spill" in note for note in modest.notes)
     # O 256×256 and S 256×16 in float32, m and l, over 128 threads: 548 registers.
-    other = override(H200, {"architecture": "sm_120"})
+    other = override(H200, {"architecture": "sm_103"})
     wide = simulate("flash", replace(problem, head_dim=256), gpu=other, tile=Tile(256, 16, 4, 1), count_only=True)
     assert any("548 registers a thread of 255" in note for note in wide.notes)
 
