@@ -132,15 +132,18 @@ def _sram(row: Measurement) -> Claim:
         return Claim("none", "the rule for SRAM is that of 16-bit types")
     if row.kernel != "softmax" and row.block_m < 64:
         return Claim("none", "the rule for SRAM is that of tiles of 64 rows or more")
-    if row.kernel == "qk" and not _inputs_outweigh_scores(row):
-        return Claim("none", "a tile of S that is larger than those of Q and K can pass through SRAM on its way out")
+    if row.kernel in ("qk", "pv") and not _inputs_outweigh_output(row):
+        return Claim("none", "a tile that is larger than those it is made of can pass through SRAM on its way out")
     return EXACT
 
 
-def _inputs_outweigh_scores(row: Measurement) -> bool:
-    """Seen in kernels compiled for sm_90: at head_dim 32 a tile of S needs more room than Q and K give back."""
+def _inputs_outweigh_output(row: Measurement) -> bool:
+    """Whether the tiles that a block of qk or pv holds take the room of its output tile. Where they do not, kernels
+    compiled for sm_90 took more SRAM in places: qk at head_dim 32, pv with one stage."""
     width = 1 << (row.problem.head_dim - 1).bit_length()
-    return width * (row.block_m + row.block_n) >= row.block_m * row.block_n
+    if row.kernel == "qk":
+        return width * (row.block_m + row.block_n) >= row.block_m * row.block_n
+    return max(1, row.num_stages - 1) * row.block_n * (row.block_m + width) >= row.block_m * width
 
 
 def _blocks(row: Measurement) -> Claim:

@@ -194,6 +194,8 @@ def row_of(
         (row_of(dtype="float32"), "sram_bytes", "none"),
         (row_of("qk"), "sram_bytes", "exact"),
         (row_of("qk", block_m=128, head_dim=32), "sram_bytes", "none"),
+        (row_of("pv"), "sram_bytes", "exact"),
+        (row_of("pv", block_m=128, block_n=32, num_stages=1, head_dim=256), "sram_bytes", "none"),
         (row_of(load_path="descriptor"), "sram_bytes", "none"),
         (row_of(), "blocks_per_sm", "exact"),
         (row_of(block_m=16), "blocks_per_sm", "exact"),
