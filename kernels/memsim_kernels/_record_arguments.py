@@ -117,7 +117,7 @@ class ArgumentTable:
 
     def _argument(self, given: _Given, own: Tensor | None) -> Argument:
         tensor = own if own is not None else self._tensors[given.name]
-        if tensor.dtype != given.dtype or not same_apart_from_ones(given.shape, tensor):
+        if own is None and (tensor.dtype != given.dtype or not same_apart_from_ones(given.shape, tensor)):
             wanted = (tensor.batch, tensor.heads, tensor.rows, tensor.cols)
             raise MemsimError(
                 f"{given.name} is {given.dtype} {given.shape}; to be seen as {tensor.dtype} {wanted} it must be the "

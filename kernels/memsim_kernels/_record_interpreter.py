@@ -109,7 +109,9 @@ class _Executor(interpreter.GridExecutor):  # type: ignore[misc]
                 if isinstance(cause, AssertionError) and "overflow detected" in str(cause):
                     raise watch.fault(f"{cause}; compute in 64 bits.") from None
                 cause = cause.__cause__
-            raise error if isinstance(error, InterpreterError) else InterpreterError(repr(error)) from error
+            if isinstance(error, InterpreterError):
+                raise
+            raise InterpreterError(repr(error)) from error
 
 
 _PATCH_LANG = interpreter._patch_lang
