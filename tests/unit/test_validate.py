@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from memsim import Attention, MemsimError, _simulated, cli, load_gpu
-from memsim.claims import RELATIONS, claim_of
-from memsim.measurements import Measurement, Measurements, measurements_csv, read_measurements, write_measurements
+from memsim import MemsimError, _simulated, load_gpu
+from memsim.measurements import Measurement, Measurements, read_measurements
 from memsim.trace import LaunchTrace, Load, Loop, Record
 from memsim.validate import Validation, validate
 
+from .measured import COUNTERS, measured_rows, memsim_, row_of, saved
 from .ncu_exports import FLASH, NAIVE, Launch, long_format, wide_format
-
-COUNTERS = Path(__file__).parents[1] / "fidelity/data/counters.csv"
-Row = dict[str, str]
-
-
-def memsim_(*args: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.run(args)
-    return code, out.getvalue(), err.getvalue()
-
-
-def measured_rows(**which: str) -> list[Row]:
-    """Rows of the H200's file, as text, that have these cells."""
-    with open(COUNTERS, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if all(row[name] == text for name, text in which.items())]
-
-
-def saved(tmp_path: Path, rows: list[Row]) -> str:
-    path = tmp_path / "measured.csv"
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return str(path)
-
 
 SMALL = {"seq_len_q": "1000", "cache_state": "cold"}
 FLASH_ROW = {**SMALL, "kernel": "flash", "causal": "1", "block_m": "128", "num_warps": "8"}
@@ -137,87 +106,6 @@ def test_occupancy_follows_from_the_registers_that_were_measured(monkeypatch: py
     assert len(checks) == 288 and all(check.relation == "none" for check in checks)
     monkeypatch.setattr(_simulated, "_blocks_per_sm", lambda gpu, row, resources: 2)
     assert validate(file).count(False) > 100
-
-
-# ---- what is claimed
-
-
-def row_of(
-    kernel: str = "flash",
-    *,
-    block_n: int | None = None,
-    load_path: str = "pointer",
-    num_stages: int = 2,
-    lse: bool = False,
-    values: dict[str, Any] | None = None,
-    block_m: int = 64,
-    **problem: Any,
-) -> Measurement:
-    fields = {"seq_len_q": 1024, "seq_len_k": 1024, "head_dim": 64} | problem
-    block_n = block_n if block_n is not None else 0 if kernel == "softmax" else 64
-    known = {"stack_bytes": 0, "registers": 100, "sram_bytes": 1} if values is None else values
-    return Measurement(
-        kernel, "h200", Attention(**fields), lse, block_m, block_n, 4, num_stages, load_path, values=known
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("row", "column", "relation"),
-    [
-        (row_of(), "sram_fill_bytes", "exact"),
-        (row_of(num_stages=1), "sram_fill_bytes", "at most"),
-        (row_of(num_stages=1, load_path="descriptor"), "sram_fill_bytes", "exact"),
-        (row_of(head_dim=80), "sram_fill_bytes", "exact"),
-        (row_of(head_dim=40), "sram_fill_bytes", "none"),
-        (row_of(head_dim=40, dtype="float32"), "sram_fill_bytes", "at most"),
-        (row_of(seq_len_k=1000), "sram_fill_bytes", "exact"),
-        (row_of("pv", seq_len_k=1000), "sram_fill_bytes", "at most"),
-        (row_of("pv"), "sram_fill_bytes", "exact"),
-        (row_of("qk"), "sram_fill_bytes", "at most"),
-        (row_of("softmax"), "sram_fill_bytes", "exact"),
-        (row_of("softmax", seq_len_k=1000), "sram_fill_bytes", "at most"),
-        (row_of(values={"stack_bytes": 8}), "sram_fill_bytes", "at least"),
-        (row_of("qk", values={"stack_bytes": 8}), "sram_fill_bytes", "none"),
-        (row_of(values={}), "sram_fill_bytes", "at least"),
-        (row_of(values={"spill_load_instructions": 0, "spill_store_instructions": 0}), "sram_fill_bytes", "exact"),
-        (row_of(values={"spill_load_instructions": 9, "spill_store_instructions": 0}), "sram_fill_bytes", "at least"),
-        (row_of(), "sram_store_bytes", "exact"),
-        (row_of(head_dim=40), "sram_store_bytes", "at least"),
-        (row_of("qk", seq_len_k=1000), "sram_store_bytes", "at least"),
-        (row_of("softmax", seq_len_k=1000), "sram_store_bytes", "at least"),
-        (row_of("pv", seq_len_k=1000), "sram_store_bytes", "exact"),
-        (row_of(lse=True), "sram_store_bytes", "exact"),
-        (row_of(lse=True, seq_len_q=1001), "sram_store_bytes", "at least"),
-        (row_of(values={"stack_bytes": 8}), "sram_store_bytes", "at least"),
-        (row_of(), "sram_bytes", "exact"),
-        (row_of(block_m=32), "sram_bytes", "none"),
-        (row_of(dtype="float32"), "sram_bytes", "none"),
-        (row_of("qk"), "sram_bytes", "exact"),
-        (row_of("qk", block_m=128, head_dim=32), "sram_bytes", "none"),
-        (row_of("pv"), "sram_bytes", "exact"),
-        (row_of("pv", block_m=128, block_n=32, num_stages=1, head_dim=256), "sram_bytes", "none"),
-        (row_of(load_path="descriptor"), "sram_bytes", "none"),
-        (row_of(), "blocks_per_sm", "exact"),
-        (row_of(block_m=16), "blocks_per_sm", "exact"),
-        (row_of(values={"registers": 100}), "blocks_per_sm", "exact"),
-        (row_of(block_m=16, values={"registers": 100}), "blocks_per_sm", "none"),
-        (row_of(values={"sram_bytes": 1}), "blocks_per_sm", "none"),
-        (row_of(load_path="descriptor-ws"), "blocks_per_sm", "none"),
-        (row_of(), "hbm_read_bytes", "none"),
-        (row_of(), "duration_s", "none"),
-        (row_of(), "registers", "none"),
-    ],
-)  # fmt: skip
-def test_the_claim_on_a_figure(row: Measurement, column: str, relation: str) -> None:
-    claim = claim_of(column, row)
-    assert claim.relation == relation and relation in RELATIONS
-    assert bool(claim.why) == (relation != "exact")
-
-
-def test_a_compiled_stack_says_whether_it_spills_where_the_row_does_not() -> None:
-    row = row_of(values={})
-    assert claim_of("sram_fill_bytes", row, compiled_stack_bytes=0).relation == "exact"
-    assert claim_of("sram_fill_bytes", row, compiled_stack_bytes=8).relation == "at least"
 
 
 # ---- what is shown
@@ -377,95 +265,6 @@ def test_columns_prints_the_table() -> None:
     assert memsim_("validate", "--columns") == (0, markdown_table(), "")
 
 
-# ---- bad input
-
-HEADER = measurements_csv([row_of()]).splitlines()[0]
-GOOD = measurements_csv([row_of(values={"sram_fill_bytes": 8 * 2**20})]).splitlines()[1]
-
-
-def cell(name: str, text: str) -> str:
-    cells = GOOD.split(",")
-    cells[HEADER.split(",").index(name)] = text
-    return f"{HEADER}\n{','.join(cells)}\n"
-
-
-BAD_FILES: list[tuple[str | bytes, str]] = [
-    ("", "is empty: give a CSV file with a header"),
-    ("\n\n", "is empty"),
-    (HEADER, "has a header and no rows"),
-    (b"\x00\x01\x02", "is binary"),
-    (b"\x89PNG\xff\xfe", "is not UTF-8 text at byte 0"),
-    ("just some words\nand more", "line 1 of "),
-    (f"{HEADER}\n{GOOD},1\n", "line 2 has 32 cells, but the header has 31."),
-    (f"{HEADER}\n\n{GOOD[:-4]}\n", "line 3 has 27 cells, but the header has 31."),
-    (f"{HEADER},kernel\n{GOOD},flash\n", 'line 1 of "'),
-    (f'{HEADER}\n"{GOOD}\n', "line 2 of "),
-    (HEADER.replace("batch,", "").replace("heads,kv_", "kv_") + "\n", "lacks the columns batch, heads: a row must say"),
-    (cell("kernel", "flsh"), 'line 2: kernel is "flsh"; it must be one of flash, qk, softmax, pv.'),
-    (cell("gpu", "h2OO"), 'line 2: gpu is "h2OO", which does not come with memsim'),
-    (cell("gpu", ""), "line 2: gpu is empty"),
-    (cell("dtype", "fp16"), "line 2: dtype is 'fp16'; it must be one of float16"),
-    (cell("heads", "-3"), 'line 2: heads is "-3"; give a whole number from 0 to 2^62'),
-    (cell("heads", "0"), "line 2: heads is 0; it must lie between 1 and 2^40."),
-    (cell("kv_heads", "7"), "line 2: heads is 16 and kv_heads is 7; heads must be a multiple of kv_heads."),
-    (cell("heads", "2.5"), 'line 2: heads is "2.5"; give a whole number'),
-    (cell("causal", "yes"), 'line 2: causal is "yes"; give 0 or 1.'),
-    (cell("block_m", "24"), "line 2: block_m is 24; this GPU's tensor instructions take powers of two"),
-    (cell("block_m", "0"), "line 2: block_m is 0; it must be a whole number between 1 and 65536."),
-    (cell("num_warps", "3"), "line 2: num_warps is 3; it must be a power of two."),
-    (cell("load_path", "tma"), 'line 2: load_path is "tma"; it must be one of pointer'),
-    (cell("sram_fill_bytes", "-1"), 'line 2: sram_fill_bytes is "-1"; give a whole number'),
-    (cell("sram_fill_bytes", "nan"), 'line 2: sram_fill_bytes is "nan"; give a whole number'),
-    (cell("sram_fill_bytes", "12.5"), 'line 2: sram_fill_bytes is "12.5"; give a whole number'),
-    (cell("sram_fill_bytes", "1e30"), 'line 2: sram_fill_bytes is "1e30"; give a whole number from 0 to 2^62'),
-    (cell("sram_fill_bytes", "9" * 400), 'line 2: sram_fill_bytes is "999999'),
-    (cell("duration_s", "inf"), 'line 2: duration_s is "inf"; give a number'),
-    (cell("sram_fill_bytes", "x" * 200_000), "is not CSV (field larger than field limit"),
-    (cell("batch", str(2**40)), "line 2: the problem has a tensor of"),
-]
-
-
-@pytest.mark.parametrize(("content", "sentence"), BAD_FILES, ids=[sentence[:40] for _, sentence in BAD_FILES])
-def test_a_bad_file_is_one_sentence_and_code_2(tmp_path: Path, content: str | bytes, sentence: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    code, out, err = memsim_("validate", str(path))
-    assert (code, out) == (2, "")
-    assert sentence in err and err.count("\n") == 1 and err.startswith("memsim: ") and err[-2] == "."
-
-
-def test_the_good_row_beside_the_bad_ones_is_good(tmp_path: Path) -> None:
-    path = tmp_path / "good.csv"
-    for text in (f"{HEADER}\n{GOOD}\n", f"\ufeff{HEADER}\r\n{GOOD}\r\n", f"{HEADER}\r{GOOD}\r"):
-        path.write_bytes(text.encode())
-        assert len(read_measurements(path).rows) == 1
-        assert memsim_("validate", str(path))[0] in (0, 1)
-
-
-def test_faults_of_a_file_are_named_together_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(f"{HEADER}\n" + f"{GOOD.replace('flash', 'x', 1).replace('float16', 'y')}\n" * 30, encoding="utf-8")
-    lines = memsim_("validate", str(path))[2].splitlines()
-    assert len(lines) == 21 and lines[-1].endswith("more faults after these.") and "line 2: " in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        (("validate",), "validate needs a FILE"),
-        (("validate", "nowhere.csv"), 'there is no file called "nowhere.csv"'),
-        (("validate", "."), "is a directory"),
-        (("validate", str(COUNTERS), "--seq-len", "4096"), "--seq-len is for exports of ncu"),
-        (("validate", str(COUNTERS), "--gpu", "h2OO"), 'There is no GPU and no file called "h2OO"'),
-        (("validate", "--columns", "--json"), "--columns prints one table"),
-        (("validate", str(COUNTERS), "x"), '"x" is one word too many: memsim validate takes one FILE.'),
-    ],
-)
-def test_a_bad_command_is_one_sentence(args: tuple[str, ...], sentence: str) -> None:
-    code, out, err = memsim_(*args)
-    assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -480,12 +279,3 @@ def test_a_bad_command_is_one_sentence(args: tuple[str, ...], sentence: str) -> 
 def test_an_export_with_the_wrong_options_is_one_sentence(tmp_path: Path, args: tuple[str, ...], sentence: str) -> None:
     code, out, err = memsim_("validate", exported(tmp_path, long_format([FLASH])), *args)
     assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
-
-
-def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
-    rows = read_measurements(COUNTERS).rows
-    write_measurements(tmp_path / "copy.csv", rows)
-    assert read_measurements(tmp_path / "copy.csv").rows == rows
-    assert list(tmp_path.iterdir()) == [tmp_path / "copy.csv"]
-    with pytest.raises(MemsimError, match="cannot be written"):
-        write_measurements(tmp_path / "no" / "copy.csv", rows)
