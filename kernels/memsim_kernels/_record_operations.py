@@ -24,6 +24,11 @@ _READ_AND_WRITE: tuple[Direction, ...] = ("load", "store")
 # NaN in the formats that the interpreter holds as bits.
 _NAN_BITS = {"bf16": 0x7FC0, "fp8e5": 0x7F, "fp8e4nv": 0x7F, "fp8e4b15": 0x7F, "fp8e4b8": 0x80, "fp8e5b16": 0x80}
 
+_SCALED_FORMATS = {
+    "E4M3": "float8_e4m3fn", "E5M2": "float8_e5m2", "E2M3": "float6_e2m3", "E3M2": "float6_e3m2", "E2M1": "float4_e2m1",
+    "BF16": "bfloat16", "FP16": "float16",
+}  # fmt: skip
+
 
 @dataclass
 class Session:
@@ -173,7 +178,8 @@ def _dot_scaled(original: Callable[..., Any], builder: Any, a: Any, a_scale: Any
     if session is not None:
         # Two 4-bit elements lie in each byte.
         elements = a.data.size * (2 if a_format == ir.ScaleDotElemTypeTY.E2M1 else 1)
-        session.watch.work("tensor", 2 * elements * result.data.shape[-1], "dot", str(a_format).rsplit(".", 1)[-1])
+        dtype = _SCALED_FORMATS[str(a_format).rsplit(".", 1)[-1]]
+        session.watch.work("tensor", 2 * elements * result.data.shape[-1], "dot", dtype)
     return result
 
 

@@ -49,10 +49,10 @@ class AddressOnly:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
 
-    def stride(self) -> tuple[int, ...]:
-        """The strides, in elements."""
+    def stride(self, dim: int | None = None) -> Any:
+        """The strides, in elements, or that of one axis."""
         assert self.strides is not None
-        return self.strides
+        return self.strides if dim is None else self.strides[dim]
 
     def data_ptr(self) -> int:
         """There is no memory."""
@@ -136,7 +136,7 @@ def record(
 
     `blocks` picks the blocks to run by their grid coordinates (all if None). Masked lanes of loads without `other`
     hold NaN or the extreme integer, because on a GPU they hold garbage. `check_overflow` refuses integer arithmetic
-    that does not fit its type, at two to three times the cost; masked integer lanes then hold 0.
+    that does not fit its type, at half as much again; masked integer lanes then hold 0.
 
     Raises `MemsimError` outside the interpreter (TRITON_INTERPRET=1), and naming block, tensor and element offset
     where a lane that is not masked off touches no element of its tensor.

@@ -161,6 +161,19 @@ def product(a_ptr, b_ptr, c_ptr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def scaled_product(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, BLOCK: tl.constexpr, K: tl.constexpr):
+    """Operands of two 4-bit elements a byte, packed along K."""
+    block = tl.arange(0, BLOCK)
+    packed = tl.arange(0, K // 2)
+    group = tl.arange(0, K // 32)
+    a = tl.load(a_ptr + block[:, None] * (K // 2) + packed[None, :])
+    b = tl.load(b_ptr + packed[:, None] * BLOCK + block[None, :])
+    scales = block[:, None] * (K // 32) + group[None, :]
+    c = tl.dot_scaled(a, tl.load(a_scale_ptr + scales), "e2m1", b, tl.load(b_scale_ptr + scales), "e2m1")
+    tl.store(c_ptr + block[:, None] * BLOCK + block[None, :], c)
+
+
+@triton.jit
 def product_offset(x_ptr, out_ptr, a, b):
     tl.store(out_ptr, tl.load(x_ptr + a * b))
 

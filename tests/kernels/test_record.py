@@ -268,6 +268,16 @@ def test_products_name_what_is_multiplied(dtype: torch.dtype, precision: str, mu
     assert seen(recording)[2] == ("tensor", 2 * 16**3, multiplied)
 
 
+@pytest.mark.skipif(not hasattr(InterpreterBuilder, "create_dot_scaled"), reason="not interpreted by Triton 3.6")
+def test_products_of_scaled_operands() -> None:
+    # Pairs of 4-bit elements, a scale for 32 of them.
+    a, b = torch.zeros(16, 32, dtype=torch.uint8), torch.zeros(32, 16, dtype=torch.uint8)
+    scale = torch.full((16, 2), 127, dtype=torch.uint8)
+    recording = record(kernels.scaled_product, (1,), a, scale, b, scale.clone(), torch.empty(16, 16), BLOCK=16, K=64)
+    assert seen(recording)[4] == ("tensor", 2 * 16 * 16 * 64, "float4_e2m1")
+    assert recording.loaded_bytes == {"a_ptr": 512, "b_ptr": 512, "a_scale_ptr": 32, "b_scale_ptr": 32}
+
+
 @pytest.mark.parametrize(
     ("dtype", "held"),
     (
