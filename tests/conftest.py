@@ -5,11 +5,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # `ci` draws the same examples in every run; `thorough` draws new ones, and many more.
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("ci"), derandomize=False, max_examples=2_000)
+# For kernels that are wrong on purpose: the first example that shows it is enough.
+settings.register_profile("faulty", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("MEMSIM_HYPOTHESIS") or "ci")
 
 # A Python that a test starts finds memsim where this one does, not in the current directory.

@@ -12,7 +12,8 @@ CACHE_STATE = "cold"
 def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
     """The launches of a point as rows without figures."""
     tile, problem = point.tile, point.problem
-    names = ("flash",) if point.algorithm == "flash" else ("qk", "softmax", "pv")
+    naive = ("qk", "softmax", "pv") if problem.seq_len_k else ("softmax", "pv")
+    names = ("flash",) if point.algorithm == "flash" else naive
     whole = 1 << max(0, problem.seq_len_k - 1).bit_length() <= WHOLE_ROW_COLUMNS
     shapes = {"softmax": (1, 0 if whole else CHUNK_COLUMNS)}
     return tuple(
