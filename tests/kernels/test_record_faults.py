@@ -113,24 +113,34 @@ def test_errors_of_the_kernel_itself_are_tritons() -> None:
         record(kernels.copy, (1,), torch.zeros(8), 3, 0, 1, BLOCK=8)
 
 
-def state() -> tuple[Any, ...]:
+def members() -> tuple[Any, ...]:
+    """What a recording replaces."""
     builder = interpreter.InterpreterBuilder
     return (
-        *(vars(builder).get(name) for name in dir(builder) if name.startswith("create_")),
-        *(vars(TritonSemantic)[name] for name in ("atomic_max", "atomic_min")),
-        interpreter.GridExecutor, interpreter._patch_lang, interpreter.interpreter_builder.options,
-        triton.language.load, triton.language.range, getattr(triton.language.core.tensor, "__index__", None),
+        *(vars(builder)[name] for name in sorted(vars(builder)) if name.startswith("create_")),
+        TritonSemantic.atomic_max, TritonSemantic.atomic_min, interpreter.GridExecutor, interpreter._patch_lang,
     )  # fmt: skip
+
+
+# Test modules are imported before any test has recorded.
+UNTOUCHED = members()
+
+
+def state() -> tuple[Any, ...]:
+    """And what the interpreter itself sets while it runs."""
+    index = getattr(triton.language.core.tensor, "__index__", None)
+    options = interpreter.interpreter_builder.options
+    return (*members(), options, triton.language.load, triton.language.range, index)
 
 
 def test_the_interpreter_is_left_as_it_was() -> None:
     before = state()
     x, out = torch.randn(100), torch.empty(100)
     record(kernels.control_flow, (1,), x, out, 70, BLOCK=32, PARTS=2, check_overflow=True)
-    assert state() == before
+    assert state() == before and members() == UNTOUCHED
     with pytest.raises(MemsimError):
         record(kernels.control_flow, (1,), x, out[:5], 70, BLOCK=32, PARTS=2)
-    assert state() == before
+    assert state() == before and members() == UNTOUCHED
     kernels.add[(2,)](x, x, out, 100, BLOCK=64)
     assert torch.equal(out, x + x)
 
