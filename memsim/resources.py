@@ -98,8 +98,8 @@ def resources_of(
             "take a smaller tile or fewer stages."
         )
     accumulators = sum(b.count * b.bytes for b in trace.accumulators) // (4 * tile.num_warps * WARP_THREADS)
-    registers = _registers(gpu, trace.name, kernel, accumulators)
     warps = kernel.block_warps if kernel is not None else _block_warps(tile)
+    registers = _registers(gpu, trace.name, kernel, accumulators, warps if warps > tile.num_warps else None)
     blocks, limiter = blocks_per_sm(gpu.sm, sram_bytes, registers, warps)
     if blocks == 0:
         raise TileDoesNotFit(
@@ -171,12 +171,20 @@ def _blackwell_extra(tile: Tile) -> list[Buffer]:
     return extra
 
 
-def _registers(gpu: Gpu, launch: str, kernel: CompiledKernel | None, accumulators: int) -> int | None:
-    """Registers per thread: the compiled kernel's, else the estimate; None on a machine without them."""
+def _registers(
+    gpu: Gpu, launch: str, kernel: CompiledKernel | None, accumulators: int, specialized_warps: int | None
+) -> int | None:
+    """Registers per thread: the compiled kernel's, else the estimate; None on a machine without them.
+
+    A warp-specialised block starts with an SM's registers dealt out evenly, and then moves them between its groups.
+    """
     if gpu.sm.registers is None:
         return None
     if kernel is not None:
         count: float = kernel.registers
+    elif specialized_warps is not None:
+        unit = gpu.sm.registers.thread_unit
+        count = gpu.sm.registers.per_sm // (specialized_warps * WARP_THREADS) // unit * unit
     elif launch == "softmax":
         # 20, 23 and 32 registers at 4, 8 and 16 elements a thread (ncu on an H200).
         count = 16 + accumulators

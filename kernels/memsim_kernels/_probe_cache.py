@@ -68,8 +68,10 @@ def source_of(kernel: types.FunctionType) -> str:
         for used, value in sorted(_globals_of(function).items()):
             if isinstance(getattr(value, "fn", None), types.FunctionType):
                 waiting.append(value.fn)
-            elif not isinstance(value, types.ModuleType | type) and not callable(value):
-                found[f"{name}:{used}"] = repr(getattr(value, "value", value))
+            elif hasattr(value, "value"):
+                found[f"{name}:{used}"] = repr(value.value)
+            elif isinstance(value, int | float | str | tuple):
+                found[f"{name}:{used}"] = repr(value)
     return "\n".join(f"{name}\n{text}" for name, text in sorted(found.items()))
 
 

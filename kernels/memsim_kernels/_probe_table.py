@@ -87,11 +87,14 @@ def _launches() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
 def _flash(architecture: str) -> Iterator[tuple[str, str, Attention, Tile, bool]]:
     """Pointer loads. Most on sm_90, where there are measurements to compare with."""
     hopper = architecture == "sm_90"
+    shapes = (*_SMALL, *_MEDIUM, *_LARGE, *_HUGE) if hopper else (_SMALL[0], _SMALL[3], *_MEDIUM, *_LARGE)
     for d, causal in itertools.product((64, 128), (False, True)):
-        shapes = (*_SMALL, *_MEDIUM, *_LARGE, *_HUGE) if hopper else (_SMALL[0], _SMALL[3], *_MEDIUM, *_LARGE)
         for shape, stages in itertools.product(shapes, (1, 2, 3, 4) if hopper else (2, 3)):
-            for warps in _warps(shape, hopper):
-                if _fits(architecture, d, shape, stages):
+            # Most stages where blocks are of a usual size.
+            if (stages == 4 and shape not in (_MEDIUM[1], _LARGE[1])) or (shape in _HUGE and stages == 1):
+                continue
+            for warps in _warps(shape, hopper and stages < 4):
+                if _fits(architecture, d, shape, stages) and (hopper or stages == 2 or shape in _MEDIUM):
                     yield architecture, "flash", _problem(d, causal), _tile(shape, warps, stages), False
         for shape, stages in itertools.product((*_MEDIUM[1:], *_LARGE[1:]), (2, 3) if hopper else (2,)):
             tile = _tile(shape, _warps(shape, hopper)[-1], stages)
@@ -108,7 +111,7 @@ def _flash(architecture: str) -> Iterator[tuple[str, str, Attention, Tile, bool]
 
 def _naive(architecture: str) -> Iterator[tuple[str, str, Attention, Tile, bool]]:
     lengths = (EVEN, ODD) if architecture == "sm_90" else (EVEN,)
-    for d, shape, n in itertools.product((64, 128), (*_MEDIUM[1:], *_LARGE[1:]), lengths):
+    for d, shape, n in itertools.product((64, 128), (_MEDIUM[1], *_LARGE[1:]), lengths):
         for causal in (False, True):
             yield architecture, "naive", _problem(d, causal, n), _tile(shape, 8 if shape[0] > 64 else 4, 3), False
     for exponent, warps in itertools.product(range(9, 17), (4, 8)):
