@@ -43,7 +43,7 @@ MEASURED_TILES = (
     Tile(64, 32, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(64, 64, 4, 4), Tile(64, 128, 4, 2),
     Tile(128, 32, 8, 3), Tile(128, 64, 4, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2),
     Tile(32, 32, 4, 2), Tile(64, 64, 4, 3, "descriptor"), Tile(128, 64, 4, 2, "descriptor"),
-    Tile(128, 128, 8, 2, "descriptor"), Tile(128, 128, 4, 2, "descriptor-ws"),
+    Tile(128, 128, 8, 2, "descriptor"), Tile(128, 128, 4, 2), Tile(128, 128, 4, 2, "descriptor-ws"),
 )  # fmt: skip
 NAIVE_TILES = (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3))
 

@@ -82,5 +82,5 @@ def _nvidia_smi(asked: str) -> list[str]:
 
 
 def command_line() -> str:
-    """The command as it was given, without the path of the program."""
-    return " ".join(["memsim", *sys.argv[1:]])
+    """The command as it was given, without the folders of its paths."""
+    return " ".join(["memsim", *(Path(word).name if "/" in word else word for word in sys.argv[1:])])

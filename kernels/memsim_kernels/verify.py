@@ -144,12 +144,28 @@ def _skipped(checks: Iterable[str], gpu: str) -> dict[str, str]:
     from memsim_kernels._ncu import ncu_here
 
     reasons: dict[str, str] = {}
+    broken = _interpreter_fault()
     for check in checks:
-        if check.startswith("gpu-") and not torch.cuda.is_available():
+        if _STAGES[check] == "interpret" and broken:
+            reasons[check] = broken
+        elif check.startswith("gpu-") and not torch.cuda.is_available():
             reasons[check] = "there is no CUDA GPU here."
         elif check == "gpu-counters" and ncu_here() is None:
             reasons[check] = "ncu is not installed here."
     return reasons
+
+
+def _interpreter_fault() -> str:
+    """Why nothing can be interpreted with the versions that are installed; empty if it can."""
+    from importlib.metadata import version
+
+    triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    if triton < (3, 9) and numpy >= (2, 4):
+        return (
+            f"the interpreter of Triton {version('triton')} fails on loops with NumPy {version('numpy')}: install "
+            "numpy<2.4, or Triton 3.9 or newer, where there is no GPU."
+        )
+    return ""
 
 
 def _processes(stage: str, jobs: int) -> int:
