@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from memsim.errors import MemsimError
 from memsim.trace import Tensor
 from memsim_kernels._record_arguments import ArgumentTable
-from memsim_kernels._record_operations import WATCHED, Session, current, reporting
+from memsim_kernels._record_operations import Session, current, reporting, watched
 from memsim_kernels._record_watch import Block, Watch
 
 _HOW = "set TRITON_INTERPRET=1 before triton and the kernel are imported"
@@ -36,8 +36,8 @@ def run(
     """Interpret `kernel[grid](*args, **kwargs)`, or some of its blocks, and return what was seen."""
     watch = Watch(_name_of(kernel))
     session = Session(watch, ArgumentTable(names, tensors), blocks, poison_integers=not check_overflow)
-    replaced = {(interpreter, "GridExecutor"): _Executor, (interpreter, "_patch_lang"): _patch_once} | WATCHED
-    with reporting(session), _replaced(replaced), _builder_kept():
+    loop = {(interpreter, "GridExecutor"): _Executor, (interpreter, "_patch_lang"): _patch_once}
+    with reporting(session), _replaced(loop | watched()), _builder_kept():
         builder = interpreter.interpreter_builder
         # Without `debug` the interpreter computes whether integers overflow, and then ignores it.
         builder.options = dataclasses.replace(
