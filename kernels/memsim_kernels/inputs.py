@@ -88,6 +88,6 @@ def random_inputs(
 def as_array(x: torch.Tensor) -> npt.NDArray[np.generic]:
     """A contiguous NumPy copy, bfloat16 as `ml_dtypes.bfloat16`."""
     x = x.detach().contiguous().cpu()
-    if x.dtype == torch.bfloat16:
-        return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
-    return x.numpy().copy()
+    bits = x.view(torch.int16) if x.dtype == torch.bfloat16 else x
+    array: npt.NDArray[np.generic] = bits.numpy().copy()
+    return array.view(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else array

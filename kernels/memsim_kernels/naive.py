@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from memsim.attention import Attention
-from memsim.errors import TileDoesNotFit
 from memsim.gpu import Gpu
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
 from memsim.tile import Tile, cdiv
@@ -25,6 +24,7 @@ from memsim_kernels._naive_kernels import pv_kernel, qk_kernel, softmax_kernel, 
 from memsim_kernels.calls import Call
 from memsim_kernels.costs import padded_width
 from memsim_kernels.ops import attend, launch_on, outputs, register
+from memsim_kernels.tiles import first_that_fits
 
 DEFAULT_TILE = Tile(64, 64, 4, 3)
 
@@ -67,19 +67,9 @@ _OPERATOR = register("naive_attention", _run)
 
 
 def default_tile(problem: Attention, gpu: Gpu) -> Tile:
-    """`DEFAULT_TILE` for 16-bit heads of up to 128, where it fits; else the first of the machine's list that does."""
-    listed = [Tile(t.block_m, t.block_n, t.num_warps, t.num_stages) for t in gpu.tiles]
-    if problem.head_dim <= 128 and problem.dtype_bytes == 2:
-        listed.insert(0, DEFAULT_TILE)
-    refusals = []
-    for tile in listed:
-        try:
-            check_tile("naive", problem.dtype, problem.head_dim, problem.causal, tile, gpu)
-        except TileDoesNotFit as refusal:
-            refusals.append(refusal)
-            continue
-        return tile
-    raise refusals[-1]
+    """`DEFAULT_TILE` for 16-bit heads of up to 128, where it fits; else float32's own, or the machine's first."""
+    suits = problem.head_dim <= 128 and problem.dtype_bytes == 2
+    return first_that_fits("naive", problem, gpu, DEFAULT_TILE if suits else None)
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from memsim.errors import MemsimError, TileDoesNotFit
 from memsim.gpu import Gpu
 from memsim.tile import Tile
 from memsim_kernels._checks import check_tile
+from memsim_kernels.costs import padded_width
 
 _POINTER_64 = Tile(64, 64, 4, 3)
 _DESCRIPTOR_64 = Tile(64, 64, 4, 3, "descriptor")
@@ -21,6 +22,11 @@ MEASURED_SM90: dict[tuple[int, bool], tuple[Tile, Tile]] = {
     (128, False): (Tile(128, 128, 4, 2, "descriptor-ws"), _POINTER_64),
     (128, True): (_DESCRIPTOR_64, _POINTER_64),
 }
+
+# float32 products are FMAs, whose operands the threads hold in registers, and larger tiles spill: 64×64 with 4 warps
+# takes 7,424 B of stack a thread at 128 columns. These, by padded head width, are the largest of those tried whose
+# kernels (flash, qk, pv) have no stack on sm_80, sm_89, sm_90 and sm_100 (Triton 3.6, compiled; not timed).
+FLOAT32: dict[int, Tile] = {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 8, 2), 256: Tile(32, 16, 8, 2)}
 
 # Warp-specialised kernels seen right on an H200, full attention without LSE. With 3 stages or more they return NaN;
 # causal masks and the LSE come out wrong (see flash_descriptor_kernel).
@@ -59,16 +65,23 @@ def _check_specialized(problem: Attention, tile: Tile, lse: bool) -> None:
 
 
 def _default(problem: Attention, gpu: Gpu, descriptors: bool, lse: bool) -> Tile:
-    width = max(16, 1 << (problem.head_dim - 1).bit_length())
-    measured = MEASURED_SM90.get((max(64, width), problem.causal)) if gpu.architecture == "sm_90" else None
+    key = max(64, padded_width(problem.head_dim)), problem.causal
+    measured = MEASURED_SM90.get(key) if gpu.architecture == "sm_90" else None
     if measured is not None and problem.dtype_bytes == 2:
         chosen = measured[0 if descriptors else 1]
         return _DESCRIPTOR_64 if lse and chosen.load_path == "descriptor-ws" else chosen
+    return first_that_fits("flash", problem, gpu)
+
+
+def first_that_fits(algorithm: str, problem: Attention, gpu: Gpu, preferred: Tile | None = None) -> Tile:
+    """The preferred tile, for float32 its own; where that does not fit, the first of the machine's list that does."""
+    tiles = [Tile(t.block_m, t.block_n, t.num_warps, t.num_stages) for t in gpu.tiles]
+    if problem.dtype == "float32":
+        preferred = FLOAT32[max(64, padded_width(problem.head_dim))]
     refusals = []
-    for listed in gpu.tiles:
-        tile = Tile(listed.block_m, listed.block_n, listed.num_warps, listed.num_stages)
+    for tile in [preferred, *tiles] if preferred is not None else tiles:
         try:
-            check_tile("flash", problem.dtype, problem.head_dim, problem.causal, tile, gpu)
+            check_tile(algorithm, problem.dtype, problem.head_dim, problem.causal, tile, gpu)
         except TileDoesNotFit as refusal:
             refusals.append(refusal)
             continue

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from memsim_kernels._checks import _MACHINES, LARGEST_HEAD_DIM, check_tile, machine_of_capability
+from memsim_kernels.costs import padded_width
 from memsim_kernels.naive import DEFAULT_TILE, default_tile
-from memsim_kernels.tiles import choose
+from memsim_kernels.tiles import FLOAT32, choose
 
 from memsim import Attention, Gpu, MemsimError, Tile, TileDoesNotFit, simulate
 
@@ -38,6 +39,9 @@ def test_the_default_tile_fits(algorithm: str, gpu: str, dtype: str) -> None:
                 if dtype != "float32" and head_dim <= 128:
                     # Fewer rows than 64 leave the tensor cores of every one of these GPUs idle.
                     assert tile.block_m >= 64
+                if dtype == "float32":
+                    # What keeps its kernels from spilling fits on every one of them.
+                    assert tile == FLOAT32[max(64, padded_width(head_dim))]
 
 
 def test_the_check_refuses_what_does_not_fit() -> None:
