@@ -73,7 +73,7 @@ class Simulator:
             "sram_fill_bytes": counts.sram_fill_bytes,
             "sram_store_bytes": counts.sram_store_bytes,
             # Two levels: what fills SRAM comes from HBM, what leaves it goes there.
-            "hbm_read_bytes": counts.sram_fill_bytes,
+            "hbm_read_bytes": counts.sram_fill_bytes - counts.sram_zero_fill_bytes,
             "hbm_write_bytes": counts.sram_store_bytes,
         }
         if resources is not None:

@@ -209,7 +209,9 @@ def _check_hbm(program: Program, gpu: Gpu) -> None:
 def _check_agreement(ready: Prepared, timing: RunTiming) -> None:
     """The replay moved what the trace says: two countings of the same bytes, made in different ways."""
     for counts, timed in zip(ready.counts, timing.launches, strict=True):
-        counted, moved = (counts.sram_fill_bytes, counts.sram_store_bytes), (timed.fill_bytes, timed.store_bytes)
+        # Zeros take no time in the replay: they cross no memory.
+        read = counts.sram_fill_bytes - counts.sram_zero_fill_bytes
+        counted, moved = (read, counts.sram_store_bytes), (timed.fill_bytes, timed.store_bytes)
         if counted != moved:
             raise AssertionError(f"{timed.name}: counted {counted} bytes filled and stored, replayed {moved}")
 
@@ -270,8 +272,8 @@ def _launch(
         registers=resources.registers,
         registers_from=resources.registers_from,
         stack_bytes=resources.stack_bytes,
-        # Two levels: what fills SRAM comes from HBM, what leaves it goes there.
-        hbm_read_bytes=counts.sram_fill_bytes,
+        # Two levels: what fills SRAM comes from HBM but for zeros, what leaves it goes there.
+        hbm_read_bytes=counts.sram_fill_bytes - counts.sram_zero_fill_bytes,
         hbm_write_bytes=counts.sram_store_bytes,
         l2_dirty_bytes_at_end=0,
         useful_flops=useful_flops,
@@ -285,8 +287,9 @@ def _total(
     host_bytes: int, lse: bool,
 ) -> Total:  # fmt: skip
     names = (
-        "sram_fill_bytes", "sram_fill_requested_bytes", "sram_store_bytes", "sram_store_requested_bytes",
-        "hbm_read_bytes", "hbm_write_bytes", "flops", "useful_flops", "exps", "alu_ops", "tile_operations",
+        "sram_fill_bytes", "sram_fill_requested_bytes", "sram_zero_fill_bytes", "sram_store_bytes",
+        "sram_store_requested_bytes", "hbm_read_bytes", "hbm_write_bytes", "flops", "useful_flops", "exps", "alu_ops",
+        "tile_operations",
     )  # fmt: skip
     sums = {name: sum(getattr(launch, name) for launch in launches) for name in names}
     hbm_bytes = sums["hbm_read_bytes"] + sums["hbm_write_bytes"]

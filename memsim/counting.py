@@ -33,7 +33,8 @@ from memsim.trace import (
 
 @dataclass(frozen=True)
 class Counts:
-    """Totals of one launch. Fills and stores in bytes of whole sectors, `*_requested_bytes` as the program asked.
+    """Totals of one launch. Fills and stores in bytes of whole sectors, `*_requested_bytes` as the program asked;
+    `sram_zero_fill_bytes` are those fills that are zeros beyond a tensor's end, for which no memory is read.
 
     `flops` are those of the matrix products as executed, padding and masked parts included; `exps` the operations
     on the exp pipe (exponentials and logarithms), `alu_ops` on the ALU pipe; `tile_operations` executed records.
@@ -49,6 +50,7 @@ class Counts:
     tile_operations: int = 0
     fill_bytes_by_tensor: tuple[tuple[str, int], ...] = ()
     store_bytes_by_tensor: tuple[tuple[str, int], ...] = ()
+    sram_zero_fill_bytes: int = 0
 
 
 @lru_cache(maxsize=65536)
@@ -99,12 +101,20 @@ def bytes_of_class(tile: TileRef, key: tuple[int, int, int]) -> tuple[int, int]:
     return tile_bytes(into_sector, tile.tensor.row_bytes, rows, width), rows * width
 
 
+def zeros_of_class(tile: TileRef, key: tuple[int, int, int]) -> int:
+    """Bytes of zeros that a box of this class fills the SM with, beside what it reads; none without a box."""
+    _, rows, cols = key
+    if not tile.box or not rows or not cols:
+        return 0
+    return tile.box_bytes - rows * cols * ELEMENT_BYTES[tile.tensor.dtype]
+
+
 def count(trace: LaunchTrace) -> Counts:
     """Exact totals of a launch."""
     if trace.blocks == 0:
         return Counts()
     total: dict[str, int] = dict.fromkeys(
-        ("fill", "fill_requested", "store", "store_requested", "tensor", "exp", "alu", "operations"), 0
+        ("fill", "fill_requested", "zeros", "store", "store_requested", "tensor", "exp", "alu", "operations"), 0
     )
     by_tensor: dict[str, dict[str, int]] = {"fill": {}, "store": {}}
     executions: dict[tuple[str, ...], int] = {}
@@ -119,6 +129,10 @@ def count(trace: LaunchTrace) -> Counts:
             kind = "fill" if isinstance(record, Load) else "store"
             for key, times in _histogram(trace, loops, record.tile).items():
                 whole, requested = bytes_of_class(record.tile, key)
+                if kind == "fill":
+                    zeros = zeros_of_class(record.tile, key)
+                    total["zeros"] += times * zeros
+                    whole += zeros
                 total[kind] += times * whole
                 total[f"{kind}_requested"] += times * requested
                 name = record.tile.tensor.name
@@ -126,6 +140,7 @@ def count(trace: LaunchTrace) -> Counts:
     return Counts(
         sram_fill_bytes=total["fill"],
         sram_fill_requested_bytes=total["fill_requested"],
+        sram_zero_fill_bytes=total["zeros"],
         sram_store_bytes=total["store"],
         sram_store_requested_bytes=total["store_requested"],
         flops=total["tensor"],

@@ -86,8 +86,13 @@ class TileMachine(ABC):
         """A float32 tile or vector: in registers, or in SRAM where the machine has no registers."""
 
     @abstractmethod
-    def load(self, tensor: Tensor, at: Position, into: Any) -> Any:
-        """Copy the tile at (batch, head, row, col) into a buffer, a ring or a value; beyond the tensor it is 0."""
+    def load(self, tensor: Tensor, at: Position, into: Any, *, box: bool = False) -> Any:
+        """Copy the tile at (batch, head, row, col) into a buffer, a ring or a value; beyond the tensor it is 0. A
+        `box` is asked for by a tensor descriptor."""
+
+    @abstractmethod
+    def describe(self, descriptors: Tensor, at: Position, count: int) -> None:
+        """Make `count` tensor descriptors: the block writes them to memory, and they are read back to be used."""
 
     @abstractmethod
     def store(self, tensor: Tensor, at: Position, value: Any) -> None:
@@ -228,12 +233,18 @@ class Tracer(TileMachine):
         room.append(Buffer(name, 1, value.size * ELEMENT_BYTES["float32"]))
         return value
 
-    def load(self, tensor: Tensor, at: Position, into: Any) -> _Traced:
+    def load(self, tensor: Tensor, at: Position, into: Any, *, box: bool = False) -> _Traced:
         target: _Traced = into
         # A ring that two tensors share holds one value for each.
         name = tensor.name if target.ring else target.name
-        self._body.append(Load(_tile(tensor, at, target.shape), name, target.ring))
+        self._body.append(Load(_tile(tensor, at, target.shape, box), name, target.ring))
         return _Traced(name, target.shape, target.dtype, target.in_sram)
+
+    def describe(self, descriptors: Tensor, at: Position, count: int) -> None:
+        tile = _tile(descriptors, at, (count, descriptors.cols))
+        self._values.append(descriptors.name)
+        self._body.append(Store(tile, descriptors.name))
+        self._body.append(Load(tile, descriptors.name))
 
     def store(self, tensor: Tensor, at: Position, value: Any) -> None:
         source: _Traced = value
@@ -311,10 +322,10 @@ class Tracer(TileMachine):
         self._body.append(Work(pipe, amount, operation, dtype, names, out.name if out is not None else "", moved))
 
 
-def _tile(tensor: Tensor, at: Position, shape: tuple[int, ...]) -> TileRef:
+def _tile(tensor: Tensor, at: Position, shape: tuple[int, ...], box: bool = False) -> TileRef:
     batch, head, row, col = (Index.of(x) for x in at)
     rows, cols = shape if len(shape) == 2 else (shape[0], 1)
-    return TileRef(tensor, batch, head, row, col, rows, cols)
+    return TileRef(tensor, batch, head, row, col, rows, cols, box)
 
 
 def trace_launch(launch: LaunchSpec, room: Room) -> LaunchTrace:

@@ -104,7 +104,11 @@ class ArrayMachine(TileMachine):
         self._names[id(value)] = name
         return value
 
-    def load(self, tensor: Tensor, at: Position, into: Any) -> Array:
+    def describe(self, descriptors: Tensor, at: Position, count: int) -> None:
+        # They say where tiles are, which a position says here.
+        pass
+
+    def load(self, tensor: Tensor, at: Position, into: Any, *, box: bool = False) -> Array:
         target: Array = into.next() if isinstance(into, _RingBuffers) else into
         batch, head, row, col = at
         rows, cols = target.shape if target.ndim == 2 else (target.shape[0], 1)

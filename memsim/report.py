@@ -96,6 +96,7 @@ _ROOM = (
     _Figure("registers from", str, lambda part: _of("registers_from")(part) if _of("registers")(part) else None),
 )
 _REQUESTED = _Figure("of it asked for", size, _of("sram_fill_requested_bytes"))
+_ZEROS = _Figure("of it zeros", size, lambda part: part.sram_zero_fill_bytes or None)
 _BYTES = (
     _Figure("SRAM filled", size, _of("sram_fill_bytes")),
     _Figure("SRAM stored", size, _of("sram_store_bytes")),
@@ -131,7 +132,7 @@ _SUMMARY = (
 
 
 def _result_rows(result: Result) -> Iterator[_Row]:
-    for figure in (*_ROOM, *_BYTES[:1], _REQUESTED, *_BYTES[1:], *_TIMES, *_OTHER_PIPES, *_WORK, *_SUMMARY):
+    for figure in (*_ROOM, *_BYTES[:1], _REQUESTED, _ZEROS, *_BYTES[1:], *_TIMES, *_OTHER_PIPES, *_WORK, *_SUMMARY):
         cells = figure.cells([*result.launches, result.total])
         if any(cells):
             yield figure.label, cells

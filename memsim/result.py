@@ -12,6 +12,7 @@ COMPARE_SCHEMA = "memsim.compare/1"
 @dataclass(frozen=True)
 class Launch:
     """One kernel. Bytes count whole 32-byte sectors but for `*_requested_bytes`; flops are executed, padding included.
+    `sram_zero_fill_bytes` are fills beyond a tensor's end, which tensor descriptors make and no memory is read for.
 
     `stack_bytes` per thread is what the compiled kernel spills, None where that is not known.
     `time_s` is the kernel alone; it, `sm_cycles`, `bound`, `busy` and `waiting_for_memory` are None when only
@@ -30,6 +31,7 @@ class Launch:
     stack_bytes: int | None
     sram_fill_bytes: int
     sram_fill_requested_bytes: int
+    sram_zero_fill_bytes: int
     sram_store_bytes: int
     sram_store_requested_bytes: int
     hbm_read_bytes: int
@@ -57,6 +59,7 @@ class Total:
 
     sram_fill_bytes: int
     sram_fill_requested_bytes: int
+    sram_zero_fill_bytes: int
     sram_store_bytes: int
     sram_store_requested_bytes: int
     hbm_read_bytes: int

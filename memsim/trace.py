@@ -100,7 +100,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TileRef:
-    """Rows [row, row + rows) and columns [col, col + cols) of one head; what lies outside the tensor is not moved."""
+    """Rows [row, row + rows) and columns [col, col + cols) of one head; what lies outside the tensor is not moved.
+
+    A `box` is loaded by a tensor descriptor: the SM is filled with all of it, zeros where the tensor ends. Those bytes
+    are counted as they arrive (`l1tex__m_xbar2l1tex_read_bytes` of an H200), but no memory is read for them.
+    """
 
     tensor: Tensor
     batch: Index
@@ -109,6 +113,12 @@ class TileRef:
     col: Index
     rows: int
     cols: int
+    box: bool = False
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of the whole tile."""
+        return self.rows * self.cols * ELEMENT_BYTES[self.tensor.dtype]
 
 
 @dataclass(frozen=True, slots=True)

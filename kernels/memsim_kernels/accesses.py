@@ -2,7 +2,7 @@
 
 From a trace, with its loops kept as loops, to the concrete loads, stores and matrix products of one block; from a
 recording to the same; and the first place where the two differ. Exponentials are not compared: kernels may take them
-in another order and base than the program.
+in another order and base than the program; nor are tensor descriptors, which the interpreter keeps out of memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from memsim.errors import MemsimError
 from memsim.language import Program, trace_launch
+from memsim.programs.parts import DESCRIPTORS
 from memsim.trace import ELEMENT_BYTES, Bound, Index, LaunchTrace, Load, Loop, Record, Tensor, TileRef, Work
 from memsim_kernels._record_layout import AXES
 from memsim_kernels.calls import Call
@@ -133,7 +134,7 @@ def _steps(records: Iterable[Record], values: dict[str, int]) -> Iterator[Step]:
         elif isinstance(record, Work):
             if record.pipe == "tensor":
                 yield Dot(record.amount, record.dtype)
-        else:
+        elif record.tile.tensor.name != DESCRIPTORS:
             access = _access("load" if isinstance(record, Load) else "store", record.tile, values)
             if access is not None:
                 yield access

@@ -9,9 +9,16 @@ from memsim.language import Visible
 from memsim.tile import cdiv
 from memsim.trace import Bound, Ints, Tensor, place_tensors
 
+DESCRIPTORS = "descriptors"
+# A tensor map is 128 bytes, here a row of 32 words (CUDA driver API, CUtensorMap).
+_DESCRIPTOR_WORDS = 32
 
-def tensors(problem: Attention, *, scores: bool = False, lse: bool = False, sums: bool = False) -> dict[str, Tensor]:
-    """Q, K, V, O and, where asked, S and P, LSE, or the running m and l (float32), placed in HBM."""
+
+def tensors(
+    problem: Attention, *, scores: bool = False, lse: bool = False, sums: bool = False, descriptors: int = 0
+) -> dict[str, Tensor]:
+    """Q, K, V, O and, where asked, S and P, LSE, the running m and l (float32), or so many tensor descriptors a head,
+    placed in HBM."""
     p, d = problem, problem.head_dim
     shapes = [
         ("Q", p.heads, p.seq_len_q, d, p.dtype),
@@ -25,6 +32,8 @@ def tensors(problem: Attention, *, scores: bool = False, lse: bool = False, sums
         shapes += [("LSE", p.heads, p.seq_len_q, 1, "float32")]
     if sums:
         shapes += [(name, p.heads, p.seq_len_q, 1, "float32") for name in ("m", "l")]
+    if descriptors:
+        shapes += [(DESCRIPTORS, p.heads, descriptors, _DESCRIPTOR_WORDS, "float32")]
     placed = place_tensors(tuple(Tensor(name, p.batch, h, rows, cols, dt) for name, h, rows, cols, dt in shapes))
     return {t.name: t for t in placed}
 
