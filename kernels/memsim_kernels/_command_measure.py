@@ -136,7 +136,7 @@ def gpu_here_or_named(name: str) -> None:
 def _run(points: Sequence[Point], session: Session, jobs: int, *, times: bool, counters: bool) -> None:
     from dataclasses import replace
 
-    from memsim_kernels._provenance import add_run, command_line, provenance_here, sm_clock_mhz
+    from memsim_kernels._provenance import add_run, clocks_in_launches, command_line, provenance_here, sm_clock_mhz
     from memsim_kernels._rows import rows_of_point
     from memsim_kernels.measure import compile_points, measure_counters, measure_times, refusal_of
 
@@ -167,6 +167,7 @@ def _run(points: Sequence[Point], session: Session, jobs: int, *, times: bool, c
                 measure_counters(lacking, session, progress)
         finally:
             run["sm_clock_mhz_between_launches"] = {"lowest": min(clocks), "highest": max(clocks)} if clocks else None
+            run["sm_clock_mhz_in_launches"] = clocks_in_launches(session.rows)
             run["rows"] = len(session.rows)
             add_run(session.path, run)
 

@@ -7,11 +7,13 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from memsim import __version__
+from memsim.measurements import Measurement
 from memsim_kernels._ncu import FLAGS, ncu_version
 
 SCHEMA = "memsim.provenance/1"
@@ -61,6 +63,16 @@ def add_run(measurements: str | Path, run: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def clocks_in_launches(rows: Iterable[Measurement]) -> dict[str, float] | None:
+    """The lowest and highest SM clock of the launches that ncu counted: their cycles over their time."""
+    clocks = [
+        row.values["sm_cycles"] / row.values["duration_s"] / 1e6
+        for row in rows
+        if row.values.get("sm_cycles") and row.values.get("duration_s")
+    ]
+    return {"lowest": round(min(clocks)), "highest": round(max(clocks))} if clocks else None
 
 
 def sm_clock_mhz() -> float | None:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from queue import Queue
 from typing import Any
 
+from memsim_kernels._grids import Point
 from memsim_kernels._verify_cases import (
     AGREES,
     CHECKS,
@@ -26,6 +27,8 @@ from memsim_kernels._verify_cases import (
     gpu_points,
     resource_points,
 )
+
+__all__ = ["CHECKS", "Case", "Outcome", "Point", "Verification", "verify", "versions"]
 
 SCHEMA = "memsim.verify/1"
 Progress = Callable[[str, int, int], None]
@@ -185,24 +188,25 @@ def _outcomes(stage: str, requests: Sequence[dict[str, Any]]) -> Iterator[Outcom
         missing = {(number, check) for number, _ in request["cases"] for check in request["checks"]}
         said = ""
         try:
-            process = subprocess.Popen(
+            with subprocess.Popen(
                 [sys.executable, "-m", "memsim_kernels._verify_stage", stage],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env=_environment(stage),
-            )  # fmt: skip
-            processes.append(process)
-            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-            errors: list[str] = []
-            reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
-            reader.start()
-            process.stdin.write(json.dumps(request))
-            process.stdin.close()
-            for line in process.stdout:
-                outcome = Outcome(**json.loads(line))
-                missing.discard((outcome.case, outcome.check))
-                queue.put(outcome)
-            code = process.wait()
-            reader.join()
+            ) as process:  # fmt: skip
+                processes.append(process)
+                assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+                errors: list[str] = []
+                stderr = process.stderr
+                reader = threading.Thread(target=lambda: errors.extend(stderr))
+                reader.start()
+                process.stdin.write(json.dumps(request))
+                process.stdin.close()
+                for line in process.stdout:
+                    outcome = Outcome(**json.loads(line))
+                    missing.discard((outcome.case, outcome.check))
+                    queue.put(outcome)
+                code = process.wait()
+                reader.join()
             last = next((line.strip() for line in reversed(errors) if line.strip()), "")
             said = f"its process ended with code {code} before it answered{f': {last}' if last else ''}."
         except (OSError, ValueError, TypeError) as error:
