@@ -12,7 +12,7 @@ from memsim._cli_output import print_json, print_report, say
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
-from memsim._options import Faults, Request, read_request
+from memsim._options import Faults, Request, in_option_names, read_request
 from memsim.api import prepare
 from memsim.errors import MemsimError, TileDoesNotFit
 from memsim.gpu import Gpu
@@ -52,7 +52,7 @@ class Probed:
 def run(line: Line) -> int:
     """Compile and print; or write the table."""
     faults = Faults(line.faults)
-    jobs = faults.attempt(lambda: parse_count(line.options.get("jobs", "2"), "jobs", 1))
+    jobs = faults.attempt(_read_jobs, line.options.get("jobs", "2")) or 1
     if "table" in line.options:
         others = sorted(line.options.keys() - {"table", "jobs"})
         if others or line.positional is not None:
@@ -60,12 +60,15 @@ def run(line: Line) -> int:
                 f"--table compiles kernels of its own: give it without {', '.join(others) or 'an algorithm'}."
             )
         faults.raise_any()
-        return _write_table(line.options["table"], jobs or 2)
+        return _write_table(line.options["table"], jobs)
     request = faults.attempt(lambda: _request(line))
     faults.raise_any()
     assert request is not None and request.gpu.architecture is not None
-    tile = _tile_of(request)
-    probed = _probe(request, tile, jobs or 2)
+    try:
+        tile = _tile_of(request)
+        probed = _probe(request, tile, jobs)
+    except MemsimError as error:
+        raise MemsimError(map(in_option_names, error.faults)) from None
     if line.flag("json"):
         print_json(_data(request, tile, probed))
     else:
@@ -73,6 +76,13 @@ def run(line: Line) -> int:
 
         print_report(probe_report(request, tile, probed))
     return 0
+
+
+def _read_jobs(text: str) -> int:
+    jobs = parse_count(text, "jobs", 1)
+    if jobs == 0:
+        raise MemsimError("jobs is 0: give 1 or more.")
+    return jobs
 
 
 def _request(line: Line) -> Request:

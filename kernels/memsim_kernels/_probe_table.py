@@ -25,9 +25,10 @@ from memsim_kernels.tiles import MEASURED_SM90, SPECIALIZED_SEEN_RIGHT
 
 COLUMNS = (
     *KEY_COLUMNS, "registers", "sram_bytes", "stack_bytes", "block_warps", "loops",
-    *(f"main_{name}" for name in CLASSES),
+    *(f"main_{name}" for name in CLASSES), "triton",
 )  # fmt: skip
-"""The key, the resources, how many loops with arithmetic there are, and the instructions of the main one by class."""
+"""The key, the resources, how many loops with arithmetic there are, the instructions of the main one by class, and
+the version of Triton that compiled it."""
 
 HEADS = 8
 EVEN, ODD = 1024, 1000
@@ -59,13 +60,15 @@ def entries() -> list[Entry]:
 
 def write_table(file: IO[str], rows: Iterable[tuple[Key, Compiled]]) -> None:
     """Write the table as CSV."""
+    from triton import __version__
+
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for key, kernel in rows:
         mix = kernel.main_mix
         writer.writerow((
             *key, kernel.registers, kernel.sram_bytes, kernel.stack_bytes, kernel.block_warps, len(kernel.math_loops),
-            *(mix[name] for name in CLASSES),
+            *(mix[name] for name in CLASSES), __version__,
         ))  # fmt: skip
 
 

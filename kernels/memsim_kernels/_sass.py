@@ -41,7 +41,8 @@ _CLASS_OF = {opcode: name for name, opcodes in _OPCODES.items() for opcode in op
 # HMMA, HGMMA, IMMA, QGMMA, UTCHMMA, …: matrix products, whatever their type.
 _TENSOR = re.compile(r"(?:UTC)?[A-Z]G?MMA$")
 
-_LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE)
+# For sm_120 scheduling marks stand between the operands and the semicolon: `BRA 0xa70   &req={1} ?WAIT5;`.
+_LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;&?]*)[^;]*;", re.MULTILINE)
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 
@@ -102,6 +103,8 @@ def read_sass(text: str) -> list[Instruction]:
         opcode = name.split(".")[0]
         jumps = opcode in ("BRA", "CALL", "JMP")
         target = _TARGET.search(operands) if jumps else None
+        if target is None and opcode in ("BRA", "JMP"):
+            raise ValueError(f"cuobjdump -sass shows a {name} that names no address: {operands.strip()!r}")
         # `BRA.U !UP0, 0x140` has its condition among the operands. A CALL comes back, or is a jump that need not.
         always = not predicate and "," not in operands and opcode in ("BRA", "JMP", "EXIT", "RET", "KILL")
         instructions.append(Instruction(int(address, 16), opcode, int(target[1], 16) if target else None, not always))

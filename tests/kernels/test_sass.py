@@ -48,6 +48,10 @@ def test_instructions_and_usage() -> None:
     conditional, always, call = read_sass(listing("BRA.U !UP0, 0x0", "BRA 0x0", "@!P2 CALL.REL.NOINC 0x0"))
     assert (conditional.falls, always.falls, call.falls) == (True, False, True)
     assert {i.target for i in (conditional, always, call)} == {0}
+    (marked,) = read_sass(listing("@!P5 BRA 0x0           &req={1,2}    ?WAIT15_END_GROUP"))
+    assert (marked.opcode, marked.target, marked.falls) == ("BRA", 0, True)
+    with pytest.raises(ValueError, match="a BRA that names no address: 'R4'"):
+        read_sass(listing("BRA R4"))
     usage = " Function kernel:\n  REG:168 STACK:24 SHARED:1024 LOCAL:0 CONSTANT[0]:648"
     assert read_usage(usage) == (168, 24)
     for bad in ("", "cuobjdump fatal   : no kernel"):

@@ -171,6 +171,10 @@ def test_registers_come_from_the_table_or_from_an_estimate() -> None:
     # Not in it: O 64×128 and S 64×64, m and l in float32 over 128 threads: 97; 48 + 1.2 · 97 = 164.4.
     wide, unlisted = Attention(head_dim=128), override(H200, {"architecture": "sm_103"})
     assert found(unlisted, wide, Tile(64, 64, 4, 2)) == (164, "estimate")
+    # O 32×128 and S 32×32, m and l: 40; 42 + 2.2 · 40 = 130, because warps hold their own operands.
+    assert found(unlisted, wide, Tile(32, 32, 4, 2)) == (130, "estimate")
+    # S 32×32 alone: 8; 28 + 1.6 · 8 = 40.8.
+    assert resources(unlisted, "naive", wide, Tile(32, 32, 4, 2), "qk").registers == 40
     assert found(H200, replace(wide, head_dim=256), Tile(128, 128, 4, 1)) == (255, "estimate")
     fewer = override(H200, {"sm.registers.per_thread_limit": 50})
     assert found(fewer, SQUARE, tile) == (50, "table")
