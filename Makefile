@@ -1,10 +1,11 @@
-# make demo | test | lint | wheel | bench | clean
+# make demo | test | test-triton36 | lint | wheel | bench | clean
 #
 # Everything is installed into $(VENV), and only when pyproject.toml has changed since: a file .stamp-* in there
 # says so. Without a change nothing is installed, so every target but wheel works without a network.
 #
 #   make test PYTHON=python3.12                  another Python for a new venv
 #   make test ARGS='tests/unit -k tile'          what to hand to pytest
+#   make test-triton36                           the kernels' tests with the Triton of many GPU machines, in .venv-triton36
 #   make test PACKAGE=dist/memsim-0.1.0-py3-none-any.whl VENV=.venv-ci
 #                                                test a built wheel instead of this checkout
 
@@ -14,6 +15,10 @@ PACKAGE =
 ARGS =
 # What the kernels are tested with, on the CPU.
 TORCH = torch==2.13.0
+# Their interpreter fails on loops with a later NumPy.
+TRITON36 = triton==3.6.0
+NUMPY36 = numpy<2.4
+VENV36 = .venv-triton36
 
 BIN := $(VENV)/bin
 # Through the interpreter, not bin/pip, whose first line has a limited length.
@@ -25,13 +30,14 @@ $(error PACKAGE=$(PACKAGE) needs a venv of its own, where this checkout is not i
 endif
 endif
 
-.PHONY: help demo test lint wheel bench clean
+.PHONY: help demo test test-triton36 lint wheel bench clean
 # Two targets never install into one venv at the same time.
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    what attention moves, on two machines"
 	@echo "make test    the tests"
+	@echo "make test-triton36   the kernels' tests with an older Triton, in a second environment"
 	@echo "make lint    style, types, import contracts"
 	@echo "make wheel   dist/memsim-*.whl"
 	@echo "make bench   how fast the simulator itself is"
@@ -44,6 +50,10 @@ demo: $(VENV)/.stamp-base
 # The pytest executable, because python -m pytest would put the checkout in front of an installed wheel.
 test: $(VENV)/.stamp-test
 	$(if $(PACKAGE),MEMSIM_TEST_INSTALLED=1 )$(BIN)/pytest -n 2 $(ARGS)
+
+# Planted faults are left out: they ask whether the tests see a fault, whatever Triton runs them.
+test-triton36: $(VENV36)/.stamp-triton36
+	$(if $(PACKAGE),MEMSIM_TEST_INSTALLED=1 )$(VENV36)/bin/pytest -n 2 tests/kernels --ignore tests/kernels/test_planted_faults.py $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check
@@ -70,6 +80,16 @@ $(VENV)/.stamp-venv:
 	*) echo "memsim needs Python 3.11 or newer, but $(PYTHON) does not run. Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1 ;; \
 	esac
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch first; nothing that it needs names a Triton, so that this one stays.
+$(VENV36)/.stamp-triton36: pyproject.toml $(PACKAGE)
+	@$(MAKE) --no-print-directory VENV=$(VENV36) PACKAGE= $(VENV36)/.stamp-venv
+	@echo "installing memsim with $(TRITON36) into $(VENV36)"
+	@$(VENV36)/bin/python -m pip --disable-pip-version-check install --quiet '$(TORCH)' '$(NUMPY36)'
+	@$(VENV36)/bin/python -m pip --disable-pip-version-check install --quiet $(if $(PACKAGE),'$(PACKAGE)[test]',--editable '.[test]') '$(NUMPY36)'
+	@$(VENV36)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps '$(TRITON36)'
+	$(if $(PACKAGE),@$(VENV36)/bin/python -m pip --disable-pip-version-check install --quiet --force-reinstall --no-deps '$(PACKAGE)')
 	@touch $@
 
 ifeq ($(PACKAGE),)

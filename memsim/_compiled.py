@@ -52,17 +52,17 @@ Provider = Callable[[str, Attention, Tile, str, bool], Mapping[str, CompiledKern
 def key_of(kernel: str, architecture: str, problem: Attention, tile: Tile, lse: bool) -> Key:
     """The key of a launch in the table.
 
-    bfloat16 is looked up as float16. `multiples_of_16` says that both lengths are, which Triton compiles for. Not in
-    the key, though it may change a few registers: whether the number of heads, of those in a group or a length is 1.
+    bfloat16 is looked up as float16. `multiples_of_16` says that the length of a row of S is one, which Triton compiles
+    for; flash has no S, and one kernel for all lengths.
     """
-    whole = problem.seq_len_q % 16 == 0 and problem.seq_len_k % 16 == 0
     values: dict[str, object] = {
         "kernel": kernel,
         "architecture": architecture,
         "dtype": "float16" if problem.dtype == "bfloat16" else problem.dtype,
         "num_warps": tile.num_warps,
-        "multiples_of_16": int(whole),
     }
+    if kernel != "flash":
+        values["multiples_of_16"] = int(problem.seq_len_k % 16 == 0)
     if kernel == "softmax":
         row = max(16, 1 << (problem.seq_len_k - 1).bit_length())
         values |= {"columns": row if row <= _WHOLE_ROW_COLUMNS else _LONGER, "lse": int(lse)}

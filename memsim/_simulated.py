@@ -93,7 +93,7 @@ def _simulate(row: Measurement, gpu: Gpu) -> tuple[LaunchTrace, Counts, Resource
     room = room_of(gpu)
     trace = trace_launch(launch_spec(row, room), room)
     try:
-        resources, refusal = resources_of(gpu, trace, row.problem, row.tile), ""
+        resources, refusal = resources_of(gpu, trace, row.problem, row.tile, lse=row.lse), ""
     except TileDoesNotFit as error:
         resources, refusal = None, str(error)
     return trace, count(trace), resources, refusal
@@ -105,4 +105,5 @@ def _blocks_per_sm(gpu: Gpu, row: Measurement, resources: Resources | None) -> i
     registers = row.values.get("registers", resources.registers if resources else None)
     if sram is None:
         return None
-    return blocks_per_sm(gpu.sm, int(sram), None if registers is None else int(registers), row.num_warps)[0]
+    warps = resources.block_warps if resources else row.num_warps
+    return blocks_per_sm(gpu.sm, int(sram), None if registers is None else int(registers), warps)[0]

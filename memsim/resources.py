@@ -37,7 +37,8 @@ class Resources:
     `registers` are per thread (None on a machine without them), `registers_from` is "compiled", "table", "estimate"
     or "none". `stack_bytes` per thread is what the compiled kernel spills (None where no compiled kernel is known),
     `accumulators` the registers per thread that the values of a block take at least. `limited_by` names what keeps
-    a further block out: sram, registers, warps or blocks.
+    a further block out: sram, registers, warps or blocks; `block_warps` are the tile's, and those that the compiler
+    adds to specialise warps.
     """
 
     sram_bytes: int
@@ -47,6 +48,7 @@ class Resources:
     accumulators: int
     blocks_per_sm: int
     limited_by: str
+    block_warps: int
 
 
 def room_of(gpu: Gpu) -> Room:
@@ -124,6 +126,7 @@ def resources_of(
         accumulators=accumulators,
         blocks_per_sm=blocks,
         limited_by=limiter,
+        block_warps=warps,
     )
 
 

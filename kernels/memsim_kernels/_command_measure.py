@@ -13,8 +13,8 @@ from memsim._option_list import MACHINE, Option
 from memsim._options import Faults, read_request
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
-from memsim.units import parse_count, quoted
-from memsim_kernels._needs import need_torch
+from memsim.units import quoted
+from memsim_kernels._needs import need_torch, read_jobs
 from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, points_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(line: Line) -> int:
     faults = Faults(line.faults)
     out = Path(line.options.get("out", _OUT))
     faults.attempt(_check_out, out)
-    jobs = faults.attempt(parse_count, line.options.get("jobs", "8"), "jobs", 1)
+    jobs = faults.attempt(read_jobs, line.options.get("jobs", "8"))
     if "gpu" in line.options:
         faults.attempt(load_gpu, line.options["gpu"])
     if line.flag("no-counters") and line.flag("no-times") and "import-ncu" not in line.options:

@@ -18,8 +18,8 @@ from memsim.errors import MemsimError, TileDoesNotFit
 from memsim.gpu import Gpu
 from memsim.resources import blocks_per_sm
 from memsim.tile import Tile
-from memsim.units import parse_count, quoted
-from memsim_kernels._needs import need_torch
+from memsim.units import quoted
+from memsim_kernels._needs import need_torch, read_jobs
 from memsim_kernels._plan import ALGORITHMS, plan_calls
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Probed:
 def run(line: Line) -> int:
     """Compile and print; or write the table."""
     faults = Faults(line.faults)
-    jobs = faults.attempt(_read_jobs, line.options.get("jobs", "2")) or 1
+    jobs = faults.attempt(read_jobs, line.options.get("jobs", "2")) or 1
     if "table" in line.options:
         others = sorted(line.options.keys() - {"table", "jobs"})
         if others or line.positional is not None:
@@ -76,13 +76,6 @@ def run(line: Line) -> int:
 
         print_report(probe_report(request, tile, probed))
     return 0
-
-
-def _read_jobs(text: str) -> int:
-    jobs = parse_count(text, "jobs", 1)
-    if jobs == 0:
-        raise MemsimError("jobs is 0: give 1 or more.")
-    return jobs
 
 
 def _request(line: Line) -> Request:

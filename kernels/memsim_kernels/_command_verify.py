@@ -9,8 +9,8 @@ from memsim._option_list import MACHINE, Option
 from memsim._options import Faults
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
-from memsim.units import parse_count, quoted
-from memsim_kernels._needs import need_torch
+from memsim.units import quoted
+from memsim_kernels._needs import need_torch, read_jobs
 from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, points_of
 
 _CHECKS = ("numbers", "accesses", "resources", "gpu-numbers", "gpu-counters")
@@ -36,7 +36,7 @@ def run(line: Line) -> int:
     """Verify; 0 when all that ran agrees, 1 when anything does not."""
     faults = Faults(line.faults)
     checks = faults.attempt(_checks, line.options.get("checks"))
-    jobs = faults.attempt(parse_count, line.options.get("jobs", "2"), "jobs", 1)
+    jobs = faults.attempt(read_jobs, line.options.get("jobs", "2"))
     gpu = line.options.get("gpu", "h200")
     faults.attempt(_check_gpu, gpu)
     faults.raise_any()

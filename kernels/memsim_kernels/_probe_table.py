@@ -1,8 +1,8 @@
 """The table of compiled kernels that ships with memsim: which kernels are in it, and its columns.
 
-For each architecture the tiles that people try, as far as their SRAM fits one, at the lengths 1,024 and, on fewer
-tiles, 1,000, which is no multiple of 16; 8 heads, one group each, one sequence. A tile of a machine file is in it for
-every head_dim of the table.
+For each architecture the tiles that people try, as far as their SRAM fits one, at the length 1,024 and, for naive
+attention on fewer tiles, 1,000, which is no multiple of 16; 8 heads, one sequence. A tile of a machine file is in it
+for every head_dim of the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memsim_kernels._plan import plan_calls
 from memsim_kernels._sass import CLASSES
 from memsim_kernels.calls import Call
 from memsim_kernels.probe import Compiled
-from memsim_kernels.tiles import MEASURED_SM90, SPECIALIZED_SEEN_RIGHT
+from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT, measured_tiles
 
 COLUMNS = (
     *KEY_COLUMNS, "registers", "sram_bytes", "stack_bytes", "block_warps", "loops",
@@ -80,10 +80,10 @@ def _launches() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
     yield from _descriptors("sm_100", (*_MEDIUM[1:], *_LARGE[1:]), (2,))
     for tile, d in itertools.product(sorted(SPECIALIZED_SEEN_RIGHT, key=str), (64, 128)):
         yield "sm_90", "flash", _problem(d), tile, False
-    for pair in MEASURED_SM90.values():
-        for tile, d, causal in itertools.product(pair, (64, 128), (False, True)):
-            if tile.load_path != "descriptor-ws":
-                yield from (("sm_90", "flash", _problem(d, causal, n), tile, False) for n in (EVEN, ODD))
+    for found in measured_tiles():
+        if found.tile.load_path != "descriptor-ws":
+            problem = _problem(found.head_dim, found.causal, dtype=found.dtype)
+            yield "sm_90", "flash", problem, found.tile, False
     yield from _listed()
 
 
@@ -102,7 +102,6 @@ def _flash(architecture: str) -> Iterator[tuple[str, str, Attention, Tile, bool]
         for shape, stages in itertools.product((*_MEDIUM[1:], *_LARGE[1:]), (2, 3) if hopper else (2,)):
             tile = _tile(shape, _warps(shape, hopper)[-1], stages)
             if _fits(architecture, d, shape, stages):
-                yield architecture, "flash", _problem(d, causal, ODD), tile, False
                 yield architecture, "flash", _problem(d, causal), tile, True
     for shape, causal in itertools.product(((16, 16), (32, 32), (64, 32), (64, 64), (128, 32)), (False, True)):
         for stages in (1, 2):
@@ -145,7 +144,6 @@ def _listed() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
             tile = Tile(listed.block_m, listed.block_n, listed.num_warps, listed.num_stages)
             if _fits(gpu.architecture, d, (tile.block_m, tile.block_n), tile.num_stages, gpu.sm.sram.block_limit_bytes):
                 yield from ((name, "flash", _problem(d, causal), tile, False) for name in alike)
-                yield gpu.architecture, "flash", _problem(d, causal, ODD), tile, False
                 yield gpu.architecture, "naive", _problem(d, causal), tile, False
 
 

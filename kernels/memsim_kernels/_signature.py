@@ -2,7 +2,8 @@
 
 Triton (3.6 and 3.9, runtime/jit.py) compiles a whole number of 1 and None into the kernel, tells the compiler of
 numbers and addresses that are multiples of 16, and takes other numbers as int32 where they fit, else int64; floats are
-float32. So lengths of 1,024 and 1,000 are different kernels, and so are groups of 1, 2 and 16 heads.
+float32. So strides of 1,024 and 1,000 are different kernels. Of a parameter that `triton.jit` was told not to
+specialise (`do_not_specialize`, `do_not_specialize_on_alignment`) the compiler learns no value, or no alignment.
 """
 
 from __future__ import annotations
@@ -41,34 +42,42 @@ def signature_of(call: Call) -> Signature:
     constants: dict[str, Any] = {}
     divisible = []
     faults = []
+    opaque, unaligned = (_parameters(call.kernel, f"do_not_specialize{part}") for part in ("", "_on_alignment"))
     for name, value in call.arguments.items():
         if name in call.constants:
             if not isinstance(value, int | float | str | None):
                 faults.append(f"constant {name} of {call.name} is {value!r}; the probe takes numbers, text and None.")
             types[name], constants[name] = "constexpr", value
             continue
-        kind, multiple = _specialised(value)
+        kind, multiple = _specialised(value, constant=name not in opaque)
         if kind is None:
             faults.append(f"argument {name} of {call.name} is a {type(value).__name__}; Triton takes tensors, numbers.")
             continue
         types[name] = kind
         if kind == "constexpr":
             constants[name] = value
-        if multiple:
+        if multiple and name not in opaque | unaligned:
             divisible.append(name)
     if faults:
         raise MemsimError(faults)
     return Signature(types, constants, tuple(divisible))
 
 
-def _specialised(value: Any) -> tuple[str | None, bool]:
-    """(the argument's type, None if Triton has none for it; whether it is a multiple of 16)."""
+def _parameters(kernel: Any, option: str) -> set[str]:
+    """The parameters that an option of `triton.jit` names, by name or position."""
+    given = getattr(kernel, option, None) or getattr(kernel, "kwargs", {}).get(option) or ()
+    return {kernel.arg_names[item] if isinstance(item, int) else item for item in given}
+
+
+def _specialised(value: Any, *, constant: bool) -> tuple[str | None, bool]:
+    """(the argument's type, None if Triton has none for it; whether it is a multiple of 16). A 1 is compiled in if it
+    may be `constant`."""
     if value is None:
         return "constexpr", False
     if isinstance(value, bool):
         return "u1", False
     if isinstance(value, int):
-        if value == 1:
+        if value == 1 and constant:
             return "constexpr", False
         kind = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
         return kind, value % DIVISOR == 0

@@ -1,8 +1,17 @@
-"""Which tile a kernel takes when none is asked for, and which it refuses."""
+"""Which tile a kernel takes when none is asked for, and which it refuses.
+
+The rule: the tile that was measured fastest for this architecture, head width, dtype and mask among those that suit
+(`data/measured_tiles.csv`, written by `benchmarks/kernel_speed.py --tiles`): of every load path where tensor
+descriptors can describe the tensors, of those that also give the LSE if it is asked for, of pointers alone otherwise.
+What was not measured takes the first tile of the machine's list that fits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import csv
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
 
 from memsim.attention import Attention
 from memsim.errors import MemsimError, TileDoesNotFit
@@ -10,18 +19,6 @@ from memsim.gpu import Gpu
 from memsim.tile import Tile
 from memsim_kernels._checks import check_tile
 from memsim_kernels.costs import padded_width
-
-_POINTER_64 = Tile(64, 64, 4, 3)
-_DESCRIPTOR_64 = Tile(64, 64, 4, 3, "descriptor")
-
-# The fastest of those tried on an H200 (Triton 3.6, float16 and bfloat16, 4,096 and 16,384 keys), by padded head width
-# and causal: where descriptors suit the tensors, then where only pointers do.
-MEASURED_SM90: dict[tuple[int, bool], tuple[Tile, Tile]] = {
-    (64, False): (Tile(64, 128, 4, 2, "descriptor"), Tile(128, 64, 8, 3)),
-    (64, True): (_POINTER_64, _POINTER_64),
-    (128, False): (Tile(128, 128, 4, 2, "descriptor-ws"), _POINTER_64),
-    (128, True): (_DESCRIPTOR_64, _POINTER_64),
-}
 
 # float32 products are FMAs, whose operands the threads hold in registers, and larger tiles spill: 64×64 with 4 warps
 # takes 7,424 B of stack a thread at 128 columns. These, by padded head width, are the largest of those tried whose
@@ -64,19 +61,49 @@ def _check_specialized(problem: Attention, tile: Tile, lse: bool) -> None:
         raise MemsimError(faults)
 
 
+@dataclass(frozen=True)
+class MeasuredTile:
+    """The fastest tile of a kind of problem: `loads` is "any", "lse" (every path that also gives the LSE) or "pointer";
+    `tflops` the geometric mean over `problems` problems."""
+
+    architecture: str
+    head_dim: int
+    dtype: str
+    causal: bool
+    loads: str
+    tile: Tile
+    tflops: float
+    problems: int
+
+
+@lru_cache(maxsize=1)
+def measured_tiles() -> tuple[MeasuredTile, ...]:
+    """The table of measured tiles."""
+    with files("memsim_kernels").joinpath("data/measured_tiles.csv").open(encoding="utf-8") as lines:
+        return tuple(
+            MeasuredTile(
+                row["architecture"], int(row["head_dim"]), row["dtype"], row["causal"] == "1", row["loads"],
+                Tile(int(row["block_m"]), int(row["block_n"]), int(row["num_warps"]), int(row["num_stages"]),
+                     row["load_path"]),
+                float(row["tflops"]), int(row["problems"]),
+            )
+            for row in csv.DictReader(lines)
+        )  # fmt: skip
+
+
 def _default(problem: Attention, gpu: Gpu, descriptors: bool, lse: bool) -> Tile:
-    key = max(64, padded_width(problem.head_dim)), problem.causal
-    measured = MEASURED_SM90.get(key) if gpu.architecture == "sm_90" else None
-    if measured is not None and problem.dtype_bytes == 2:
-        chosen = measured[0 if descriptors else 1]
-        return _DESCRIPTOR_64 if lse and chosen.load_path == "descriptor-ws" else chosen
+    loads = "pointer" if not descriptors else "lse" if lse else "any"
+    wanted = (gpu.architecture, max(64, padded_width(problem.head_dim)), problem.dtype, problem.causal, loads)
+    for found in measured_tiles():
+        if (found.architecture, found.head_dim, found.dtype, found.causal, found.loads) == wanted:
+            return first_that_fits("flash", problem, gpu, found.tile)
     return first_that_fits("flash", problem, gpu)
 
 
 def first_that_fits(algorithm: str, problem: Attention, gpu: Gpu, preferred: Tile | None = None) -> Tile:
     """The preferred tile, for float32 its own; where that does not fit, the first of the machine's list that does."""
     tiles = [Tile(t.block_m, t.block_n, t.num_warps, t.num_stages) for t in gpu.tiles]
-    if problem.dtype == "float32":
+    if problem.dtype == "float32" and preferred is None:
         preferred = FLOAT32[max(64, padded_width(problem.head_dim))]
     refusals = []
     for tile in [preferred, *tiles] if preferred is not None else tiles:
