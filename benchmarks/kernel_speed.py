@@ -5,6 +5,7 @@ data: CUDA events, L2 flushed between repetitions, median. TFLOP/s count the FLO
 
 python benchmarks/kernel_speed.py [--all] [--json FILE] [--jobs N]
 python benchmarks/kernel_speed.py --tiles FILE.json     the default tiles that follow, as the CSV that the kernels read
+python benchmarks/kernel_speed.py --show FILE.json      the rows of a file as a table, flash with its default tile
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ def main() -> int:
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--jobs", type=int, default=16, help="kernels compiled side by side")
     parser.add_argument("--tiles", help="measure nothing: print the default tiles that this file's rows lead to")
+    parser.add_argument("--show", help="measure nothing: print this file's rows as a table")
     options = parser.parse_args()
+    if options.show:
+        show(options.show)
+        return 0
     if options.tiles:
         print_tiles(options.tiles)
         return 0
@@ -183,6 +188,27 @@ def print_tiles(path: str) -> None:
             tile = {str(t): t for t in _every_tile()}[best]
             figures = [getattr(tile, column) for column in _TILE_COLUMNS]
             writer.writerow(("sm_90", d, dtype, int(causal), loads, *figures, f"{mean[best]:.0f}", len(tried)))
+
+
+def show(path: str) -> None:
+    """Side by side in TFLOP/s: naive, torch's backends, and flash with the tile that it takes by default."""
+    from memsim_kernels.tiles import measured_tiles
+
+    defaults = {(t.head_dim, t.dtype, t.causal): t.tile for t in measured_tiles() if t.loads == "any"}
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    print("| heads × N × d | mask | dtype | naive | FLASH | CUDNN | flash | of CUDNN | of FLASH | its tile |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        speed = row["tflops"]
+        tile = defaults[row["head_dim"], row["dtype"], row["causal"]]
+        ours = speed[str(tile)]
+        shares = [f"{ours / speed[peer]:.2f}" if peer in speed else "–" for peer in ("CUDNN", "FLASH")]
+        peers = [f"{speed[peer]:.0f}" if peer in speed else "–" for peer in ("naive", "FLASH", "CUDNN")]
+        shape = f"{row['heads']} × {row['seq_len']} × {row['head_dim']}"
+        mask = "causal" if row["causal"] else "full"
+        cells = [shape, mask, row["dtype"], *peers, f"{ours:.0f}", *shares, str(tile)]
+        print("| " + " | ".join(cells) + " |")
 
 
 _TILE_COLUMNS = ("block_m", "block_n", "num_warps", "num_stages", "load_path")

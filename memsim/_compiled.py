@@ -21,7 +21,7 @@ SOURCES = ("table", "compiled")
 
 KEY_COLUMNS = (
     "kernel", "architecture", "dtype", "head_dim", "causal", "lse", "block_m", "block_n", "num_warps", "num_stages",
-    "load_path", "multiples_of_16", "columns",
+    "load_path", "multiples_of_16", "whole_tiles", "columns",
 )  # fmt: skip
 """What a row of the table is of. A column is empty where the kernel does not depend on it."""
 
@@ -53,7 +53,7 @@ def key_of(kernel: str, architecture: str, problem: Attention, tile: Tile, lse: 
     """The key of a launch in the table.
 
     bfloat16 is looked up as float16. `multiples_of_16` says that the length of a row of S is one, which Triton compiles
-    for; flash has no S, and one kernel for all lengths.
+    for; flash has no S, and one kernel for all lengths, or by descriptor two: one where every tile of keys is whole.
     """
     values: dict[str, object] = {
         "kernel": kernel,
@@ -74,6 +74,8 @@ def key_of(kernel: str, architecture: str, problem: Attention, tile: Tile, lse: 
         values["num_stages"] = tile.num_stages
     if kernel == "flash":
         values |= {"lse": int(lse), "load_path": tile.load_path}
+        if tile.load_path != "pointer":
+            values["whole_tiles"] = int(problem.seq_len_k % tile.block_n == 0)
     return tuple(str(values.get(name, "")) for name in KEY_COLUMNS)
 
 

@@ -109,6 +109,8 @@ def _stores(row: Measurement) -> Claim:
     stored = p.seq_len_k if row.kernel in ("qk", "softmax") else p.head_dim
     if not _on_sectors(stored, p.dtype):
         return Claim("at least", "stored rows do not start on sectors, and partial sectors are sent more than once")
+    if row.load_path == "descriptor-ws" and row.block_m < 128:
+        return Claim("at least", "a specialised block of fewer than 128 rows stores O from both of its warp groups")
     if row.lse and row.kernel in ("flash", "softmax") and not _on_sectors(_lse_run(row), "float32"):
         return Claim("at least", "the LSE of a block does not start on a sector, and partial sectors are sent again")
     return EXACT

@@ -79,11 +79,11 @@ def _launches() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
     yield from _descriptors("sm_90", (*_MEDIUM[1:], *_LARGE[1:], _HUGE[1]), (1, 2, 3))
     yield from _descriptors("sm_100", (*_MEDIUM[1:], *_LARGE[1:]), (2,))
     for tile, d in itertools.product(sorted(SPECIALIZED_SEEN_RIGHT, key=str), (64, 128)):
-        yield "sm_90", "flash", _problem(d), tile, False
+        yield from (("sm_90", "flash", _problem(d, n=n), tile, False) for n in (EVEN, ODD))
     for found in measured_tiles():
         if found.tile.load_path != "descriptor-ws":
-            problem = _problem(found.head_dim, found.causal, dtype=found.dtype)
-            yield "sm_90", "flash", problem, found.tile, False
+            for n in (EVEN, ODD):
+                yield "sm_90", "flash", _problem(found.head_dim, found.causal, n, found.dtype), found.tile, False
     yield from _listed()
 
 
@@ -129,7 +129,7 @@ def _descriptors(
         for warps in _warps(shape, architecture == "sm_90"):
             tile = _tile(shape, warps, count, "descriptor")
             if _fits(architecture, d, shape, count):
-                yield architecture, "flash", _problem(d, causal), tile, False
+                yield from ((architecture, "flash", _problem(d, causal, n), tile, False) for n in (EVEN, ODD))
                 if count == 2:
                     yield architecture, "flash", _problem(d, causal), tile, True
 

@@ -67,7 +67,7 @@ def text() -> list[str]:
 
 def table() -> Iterator[Row]:
     for texts in csv.DictReader(text()):
-        odd = texts["multiples_of_16"] == "0"
+        odd = "0" in (texts["multiples_of_16"], texts["whole_tiles"])
         keys = int(texts["columns"] or 1024)
         length = keys - 24 * odd
         problem = Attention(

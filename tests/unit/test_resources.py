@@ -164,10 +164,12 @@ def test_registers_come_from_the_table_or_from_an_estimate() -> None:
     row = shipped()[key_of("flash", "sm_90", SQUARE, tile, False)]
     assert found(H200, SQUARE, tile) == (row.registers, "table")
     assert found(H200, replace(SQUARE, dtype="bfloat16"), tile) == (row.registers, "table")
-    causal, odd = replace(SQUARE, causal=True), replace(SQUARE, seq_len_k=1000)
-    for other in (causal, odd):
-        assert found(H200, other, tile) == (shipped()[key_of("flash", "sm_90", other, tile, False)].registers, "table")
-        assert found(H200, other, tile) != found(H200, SQUARE, tile)
+    causal = replace(SQUARE, causal=True)
+    assert found(H200, causal, tile) == (shipped()[key_of("flash", "sm_90", causal, tile, False)].registers, "table")
+    assert found(H200, causal, tile) != found(H200, SQUARE, tile)
+    boxed, odd = replace(tile, load_path="descriptor"), replace(SQUARE, seq_len_k=1000)
+    assert found(H200, odd, tile) == found(H200, SQUARE, tile) and found(H200, odd, boxed)[1] == "table"
+    assert resources(H200, "flash", odd, boxed).sram_bytes > resources(H200, "flash", SQUARE, boxed).sram_bytes
     # Not in it: O 64×128 and S 64×64, m and l in float32 over 128 threads: 97; 48 + 1.2 · 97 = 164.4.
     wide, unlisted = Attention(head_dim=128), override(H200, {"architecture": "sm_103"})
     assert found(unlisted, wide, Tile(64, 64, 4, 2)) == (164, "estimate")
@@ -198,7 +200,7 @@ def test_what_a_row_of_the_table_is_of() -> None:
     for kernel in ("flash", "qk", "softmax", "pv"):
         assert same(kernel, replace(SQUARE, batch=7, heads=16))
         assert same(kernel, replace(SQUARE, dtype="bfloat16")) and not same(kernel, replace(SQUARE, dtype="float32"))
-        assert not same(kernel, replace(SQUARE, seq_len_k=1000))
+        assert same(kernel, replace(SQUARE, seq_len_k=1000)) == (kernel == "flash")
         assert same(kernel, replace(SQUARE, causal=True)) == (kernel in ("softmax", "pv"))
         assert same(kernel, SQUARE, lse=True) == (kernel in ("qk", "pv"))
         assert same(kernel, SQUARE, replace(tile, num_stages=1)) == (kernel in ("qk", "softmax"))
