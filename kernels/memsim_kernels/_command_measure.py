@@ -80,6 +80,7 @@ def _import(line: Line, out: Path) -> int:
     from memsim.measurements import read_measurements, write_measurements
     from memsim.ncu import import_ncu
     from memsim.tile import Tile
+    from memsim_kernels._rows import identity
 
     gpu = line.options.get("gpu", "h200")
     options = {name: text for name, text in line.options.items() if name in {o.name for o in POINT_OPTIONS}}
@@ -92,9 +93,10 @@ def _import(line: Line, out: Path) -> int:
     found = import_ncu(
         line.options["import-ncu"], request.problem, Tile(**request.tile), request.gpu, gpu_name=gpu, lse=request.lse
     )
-    old = read_measurements(out).rows if out.exists() else ()
-    write_measurements(out, [*(replace(row, line=0) for row in old), *(replace(row, line=0) for row in found.rows)])
-    say(f"{len(found.rows)} rows were added to {quoted(out)}.")
+    rows = {identity(row): replace(row, line=0) for row in (read_measurements(out).rows if out.exists() else ())}
+    rows |= {identity(row): replace(row, line=0) for row in found.rows}
+    write_measurements(out, rows.values())
+    say(f"{len(found.rows)} rows of {quoted(line.options['import-ncu'])} are in {quoted(out)}.")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from memsim._cli_parse import Line
 from memsim._option_list import PROBLEM, RUN, TILE, Option
-from memsim._options import Faults, check_value, read_request
+from memsim._options import Faults, check_value, in_option_names, read_request
 from memsim.api import prepare
 from memsim.errors import MemsimError
 from memsim.units import quoted
@@ -47,7 +47,7 @@ def points_of(line: Line, gpu: str, grid: Iterable[Point]) -> list[Point]:
             try:
                 found[_point(algorithm, given, gpu)] = None
             except MemsimError as error:
-                faults += error.faults
+                faults += map(in_option_names, error.faults)
     if not found or (faults and not axes and len(algorithms) == 1):
         faults.raise_any()
     return list(found)

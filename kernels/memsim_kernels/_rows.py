@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memsim.columns import KEYS
 from memsim.measurements import Measurement
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
 from memsim_kernels._grids import Point
@@ -23,3 +24,9 @@ def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
         )
         for name in names
     )  # fmt: skip
+
+
+def identity(row: Measurement) -> tuple[str, ...]:
+    """What a row is about, as its file has it."""
+    cells = row.cells()
+    return tuple(cells[name] for name in KEYS)

@@ -14,14 +14,13 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from memsim.attention import Attention
-from memsim.columns import KEYS
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
 from memsim.measurements import Measurement, read_measurements, write_measurements
 from memsim_kernels._grids import Point
 from memsim_kernels._ncu import profile
 from memsim_kernels._ready import Ready, ready
-from memsim_kernels._rows import rows_of_point
+from memsim_kernels._rows import identity, rows_of_point
 from memsim_kernels.inputs import random_inputs
 from memsim_kernels.tiles import choose
 from memsim_kernels.timing import time_launch
@@ -58,7 +57,7 @@ class Session:
         self._rows: dict[tuple[str, ...], Measurement] = {}
         if self.path.exists():
             for row in read_measurements(self.path).rows:
-                self._rows[_identity(row)] = replace(row, line=0)
+                self._rows[identity(row)] = replace(row, line=0)
 
     @property
     def rows(self) -> tuple[Measurement, ...]:
@@ -67,7 +66,7 @@ class Session:
 
     def rows_of(self, point: Point) -> tuple[Measurement, ...]:
         """The rows of a point, with whatever was measured of each; empty ones for what was not."""
-        return tuple(self._rows.get(_identity(row), row) for row in rows_of_point(point, self.gpu))
+        return tuple(self._rows.get(identity(row), row) for row in rows_of_point(point, self.gpu))
 
     def lacks(self, point: Point, column: str) -> bool:
         """Whether a launch of a point is without a column and did not fail."""
@@ -76,7 +75,7 @@ class Session:
     def add(self, rows: Sequence[Measurement]) -> None:
         """Add figures to their rows, and write the file."""
         for row in rows:
-            key = _identity(row)
+            key = identity(row)
             old = self._rows.get(key)
             values = {**old.values, **row.values} if old is not None else row.values
             self._rows[key] = replace(row, values=values, line=0)
@@ -160,9 +159,3 @@ def _shortened(point: Point) -> Attention:
         # softmax is compiled for its number of columns.
         rows, keys = min(rows, p.seq_len_q), p.seq_len_k
     return replace(p, seq_len_q=rows, seq_len_k=keys)
-
-
-def _identity(row: Measurement) -> tuple[str, ...]:
-    """What a row is about, as its file has it."""
-    cells = row.cells()
-    return tuple(cells[name] for name in KEYS)

@@ -92,8 +92,12 @@ def test_a_kernel_without_a_loop_shows_all_of_itself() -> None:
         min_size=3, max_size=3,
     ),
     st.integers(0, 3),
+    st.lists(st.sampled_from(("x_ptr", "out_ptr", "n", 2)), max_size=2),
+    st.lists(st.sampled_from(("x_ptr", "out_ptr", "n", 0)), max_size=2),
 )  # fmt: skip
-def test_launches_are_specialised_as_triton_does(values: list[Any], offset: int) -> None:
+def test_launches_are_specialised_as_triton_does(
+    values: list[Any], offset: int, opaque: list[str | int], unaligned: list[str | int]
+) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import make_backend
     from triton.runtime.jit import JITFunction, create_function_from_signature
@@ -101,8 +105,10 @@ def test_launches_are_specialised_as_triton_does(values: list[Any], offset: int)
     args = tuple(
         torch.empty(8, dtype=getattr(torch, value))[offset:] if isinstance(value, str) else value for value in values
     )
-    call = replace(small(), args=args, constants={"BLOCK": 32})
-    kernel = JITFunction(probed.scale.fn)
+    kernel = JITFunction(
+        probed.scale.fn, do_not_specialize=opaque, do_not_specialize_on_alignment=unaligned
+    )  # fmt: skip
+    call = replace(small(), kernel=kernel, args=args, constants={"BLOCK": 32})
     backend = make_backend(GPUTarget("cuda", 90, 32))
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     bound, specialization, _ = bind(*args, BLOCK=32)
