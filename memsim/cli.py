@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 from memsim import __version__
@@ -67,9 +67,26 @@ _SPECS = {
     )
 }  # fmt: skip
 
+
+def _load(point: EntryPoint) -> Command:
+    """The command of an entry point. One that cannot be loaded says so when it is called, and hinders no other."""
+    try:
+        command: Command = point.load()
+        return command
+    except Exception as error:
+        reason = " ".join(str(error).split())
+
+        def refuse(line: Line) -> int:
+            raise MemsimError(
+                f"{point.name} cannot be loaded from {point.value} ({reason}): install its package again."
+            )
+
+        return Command(Spec(point.name, "Cannot be loaded.", ()), refuse)
+
+
 _ADDED: dict[str, Command] = {
     command.spec.name: command
-    for command in (point.load() for point in sorted(entry_points(group="memsim.commands"), key=lambda p: p.name))
+    for command in map(_load, sorted(entry_points(group="memsim.commands"), key=lambda point: point.name))
 }
 _SPECS |= {name: command.spec for name, command in _ADDED.items() if name not in _SPECS}
 

@@ -28,7 +28,7 @@ LAYOUTS = {
     "strided": ("rows-first", "every-second-row", "rows-first"),
     "odd": ("odd-strides", "every-second-column", "odd-strides"),
 }
-EXAMPLES = 40
+EXAMPLES = 50
 
 
 @st.composite
@@ -160,6 +160,44 @@ def test_16_bfloat16_1025_causal() -> None:
     p = Attention(heads=4, seq_len_q=1025, seq_len_k=1025, head_dim=64, dtype="bfloat16", causal=True)
     for tile in (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 64, 4, 3, "descriptor")):
         check_numbers("flash", p, random_inputs(p, 16, device="cuda"), tile, lse=True)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_warps", [4, 8])
+@pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize("load_path", ["pointer", "descriptor"])
+def test_21_every_number_of_warps_and_stages(load_path: str, block_m: int, num_warps: int, num_stages: int) -> None:
+    for block_n in (32, 64, 128):
+        for causal in (False, True):
+            p = Attention(heads=2, seq_len_q=300, seq_len_k=333, head_dim=64, causal=causal)
+            tensors = random_inputs(p, num_stages, device="cuda")
+            tile = Tile(block_m, block_n, num_warps, num_stages, load_path)
+            check_numbers("flash", p, tensors, tile, lse=True)
+
+
+@pytest.mark.parametrize("layouts", list(LAYOUTS.values())[1:], ids=list(LAYOUTS)[1:])
+@pytest.mark.parametrize("kernel", ["flash", "naive"])
+def test_9_17_strides_of_their_own_with_nan_between(kernel: str, layouts: tuple[str, str, str]) -> None:
+    """The same numbers as on contiguous copies, whatever lies around them."""
+    p = Attention(batch=2, heads=4, kv_heads=2, seq_len_q=130, seq_len_k=77, head_dim=40, causal=True)
+    function = {"flash": flash_attention, "naive": naive_attention}[kernel]
+    strided = random_inputs(p, 9, layouts=layouts, device="cuda")
+    one, other = (
+        function(*tensors, causal=True, tile=Tile(64, 64, 4, 2))
+        for tensors in (strided, [x.contiguous() for x in strided])
+    )
+    assert not one.isnan().any()
+    wanted = expected(p, *strided, kernel)
+    assert not wanted.wrong_o(one).any() and not wanted.wrong_o(other).any()
+
+
+@pytest.mark.parametrize("kernel", ["flash", "naive"])
+def test_20_the_same_input_four_times(kernel: str) -> None:
+    p = Attention(heads=8, seq_len_q=700, seq_len_k=900, head_dim=128, dtype="bfloat16", causal=True)
+    tensors = random_inputs(p, 20, device="cuda")
+    function = {"flash": flash_attention, "naive": naive_attention}[kernel]
+    first, *others = (function(*tensors, causal=True) for _ in range(4))
+    assert all(torch.equal(first.view(torch.int16), other.view(torch.int16)) for other in others)
 
 
 def test_22_float32_is_ieee_unless_tf32_is_allowed() -> None:

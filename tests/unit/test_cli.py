@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import memsim
-from memsim import cli, sweep
+from memsim import MemsimError, cli, sweep
+from memsim._cli_parse import Line
 from memsim._option_list import PROBLEM
+from memsim._options import Faults
 
 SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
 COUNTED = (*SMALL, "--count-only")
@@ -257,3 +259,14 @@ def test_main_exits_with_the_code() -> None:
     with contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as exit_:
         cli.main(["nonsense"])
     assert exit_.value.code == 2
+
+
+def test_a_command_that_cannot_be_loaded_says_so_and_hinders_no_other() -> None:
+    from importlib.metadata import EntryPoint
+
+    from memsim.cli import _load
+
+    command = _load(EntryPoint("broken", "memsim_of_nowhere:COMMAND", "memsim.commands"))
+    assert command.spec.name == "broken"
+    with pytest.raises(MemsimError, match=r"broken cannot be loaded from memsim_of_nowhere:COMMAND \(No module named"):
+        command.run(Line("broken", None, {}, {}, Faults()))
