@@ -27,7 +27,7 @@ def build(problem: Attention, tile: Tile, room: Room, lse: bool) -> Program:
     row_blocks = cdiv(problem.seq_len_q, tile.block_m)
     made = _DESCRIPTORS_MADE[tile.load_path]
     box = made > 0
-    hbm = tensors(problem, lse=lse, descriptors=made * row_blocks)
+    hbm = tensors(problem, lse=lse, descriptors=made * row_blocks if box else None)
     width = room.padded_width(problem.head_dim)
     ring = room.ring(tile, problem.dtype_bytes)
     key_tiles = key_tiles_of_rows(problem, tile.block_m, tile.block_n)

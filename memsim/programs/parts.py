@@ -15,7 +15,7 @@ _DESCRIPTOR_WORDS = 32
 
 
 def tensors(
-    problem: Attention, *, scores: bool = False, lse: bool = False, sums: bool = False, descriptors: int = 0
+    problem: Attention, *, scores: bool = False, lse: bool = False, sums: bool = False, descriptors: int | None = None
 ) -> dict[str, Tensor]:
     """Q, K, V, O and, where asked, S and P, LSE, the running m and l (float32), or so many tensor descriptors a head,
     placed in HBM."""
@@ -32,7 +32,7 @@ def tensors(
         shapes += [("LSE", p.heads, p.seq_len_q, 1, "float32")]
     if sums:
         shapes += [(name, p.heads, p.seq_len_q, 1, "float32") for name in ("m", "l")]
-    if descriptors:
+    if descriptors is not None:
         shapes += [(DESCRIPTORS, p.heads, descriptors, _DESCRIPTOR_WORDS, "float32")]
     placed = place_tensors(tuple(Tensor(name, p.batch, h, rows, cols, dt) for name, h, rows, cols, dt in shapes))
     return {t.name: t for t in placed}

@@ -45,6 +45,15 @@ def test_where_nothing_is_ragged_only_the_descriptors_are_added(path: str, descr
     assert simulate("flash", p, tile=Tile(64, 64, 4, 2, path)).total.time_s is not None
 
 
+@pytest.mark.parametrize(("rows", "keys"), [(0, 0), (0, 64), (64, 0), (1, 1)])
+def test_lengths_of_nothing(rows: int, keys: int) -> None:
+    p = Attention(heads=2, seq_len_q=rows, seq_len_k=keys, head_dim=64)
+    launch = flash(p, Tile(64, 64, 4, 2, "descriptor"))
+    boxes = 2 * (rows > 0) * (1 + 2 * (keys > 0))
+    assert launch.sram_fill_bytes == boxes * 64 * 128 + 2 * (rows > 0) * 512
+    assert launch.hbm_read_bytes == 2 * (rows > 0) * (rows + 2 * keys) * 128 + 2 * (rows > 0) * 512
+
+
 def test_what_descriptors_cannot_load_is_refused() -> None:
     tile = Tile(64, 64, 4, 2, "descriptor")
     for problem, gpu in (
