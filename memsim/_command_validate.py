@@ -23,7 +23,8 @@ _OF_AN_EXPORT = {option.name: option for option in (*PROBLEM.values(), *TILE.val
 
 SPEC = Spec(
     "validate",
-    "Simulated against measured: a measurement CSV, or an export of ncu with the problem and tile it is of.",
+    "Simulated against measured: a measurement CSV, or an export of ncu with the problem and tile it is of (their "
+    "options are for exports only).",
     (
         Option("times", "Compare", "Replay every launch whose time was measured, however long that takes.", flag=True),
         Option("rows", "Compare", "Show every row, not only the worst.", flag=True),

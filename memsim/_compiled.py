@@ -95,6 +95,13 @@ def shipped() -> Mapping[Key, CompiledKernel]:
         return read_table(lines)
 
 
+@lru_cache(maxsize=1)
+def table_triton() -> str:
+    """The version of Triton that compiled the table."""
+    with files("memsim").joinpath("data/compiled.csv").open(encoding="utf-8") as lines:
+        return next(csv.DictReader(lines))["triton"]
+
+
 def read_table(lines: Iterable[str]) -> dict[Key, CompiledKernel]:
     """The rows of a table by key."""
     return {

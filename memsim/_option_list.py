@@ -51,7 +51,7 @@ TILE = _table(
     Option("block-m", "Tile", "Rows of Q of one block.", "N", least=1),
     Option("block-n", "Tile", "Rows of K and V of one step.", "N", least=1),
     Option("num-warps", "Tile", "Warps of one block.", "N", least=1),
-    Option("num-stages", "Tile", "Buffers of the K/V ring.", "N", least=1),
+    Option("num-stages", "Tile", "Stages of the K/V pipeline: that many buffers, or one fewer.", "N", least=1),
     Option(
         "load-path", "Tile", "How flash asks for tiles: by pointers, by tensor descriptors (TMA), or by descriptors "
         "with loads and math in different warps; naive takes pointers.", "|".join(LOAD_PATHS), LOAD_PATHS[0],

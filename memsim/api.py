@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from memsim._compiled import SOURCES, compile_now
+from memsim._notes import notes_of
 from memsim.attention import Attention
 from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
 from memsim.counting import Counts, count
@@ -24,6 +25,8 @@ from memsim.tile import Tile, cdiv
 from memsim.trace import LaunchTrace
 
 DEFAULT_GPU = "h200"
+# Tried first where warps are to be specialised: 128 rows, which two groups of math warps share.
+SPECIALIZED_TILES = (Tile(128, 128, 4, 2), Tile(128, 64, 4, 2))
 INPUTS = ("hbm", "host")
 
 # What `bound` goes by (see `_causes`); chosen on the problems of benchmarks/bound.py.
@@ -144,7 +147,7 @@ def prepare(
     if unknown := [name for name in tile or () if name not in names]:
         raise MemsimError(f"{name!r} is not a field of a tile; give any of {', '.join(names)}." for name in unknown)
     refusals = []
-    for choice in _default_tiles(algorithm, problem, gpu):
+    for choice in _default_tiles(algorithm, problem, gpu, str(dict(tile or {}).get("load_path", "pointer"))):
         try:
             return _prepare_tile(algorithm, problem, gpu, replace(choice, **dict(tile or {})), lse, resources)
         except TileDoesNotFit as refusal:
@@ -159,9 +162,10 @@ def _through_pointers(tile: Tile | Mapping[str, Any] | None) -> Tile | Mapping[s
     return {name: value for name, value in tile.items() if name != "load_path"} if tile is not None else None
 
 
-def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu) -> list[Tile]:
+def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu, load_path: str) -> list[Tile]:
     if algorithm != "flash1":
-        return [Tile(c.block_m, c.block_n, c.num_warps, c.num_stages) for c in gpu.tiles]
+        listed = [Tile(c.block_m, c.block_n, c.num_warps, c.num_stages) for c in gpu.tiles]
+        return [*SPECIALIZED_TILES, *listed] if load_path == "descriptor-ws" else listed
     tile = paper_tile(problem, gpu.sm.sram.capacity_bytes)
     tiles = [tile]
     while tile.block_n > 16:
@@ -243,7 +247,7 @@ def _result(
         counted_only=timing is None,
         launches=launches,
         total=_total(problem, gpu, ready, launches, timing, host_bytes, lse),
-        notes=_notes(gpu, ready),
+        notes=notes_of(gpu, problem, ready.tile, ready.traces, ready.resources, lse=lse),
     )
 
 
@@ -357,24 +361,3 @@ def _largest(amounts: Mapping[str, float]) -> str | None:
     """The name with the largest amount, the first of equals; None if nothing has any."""
     name = max(amounts, key=lambda key: amounts[key], default=None)
     return name if name is not None and amounts[name] > 0 else None
-
-
-def _notes(gpu: Gpu, ready: Prepared) -> tuple[str, ...]:
-    notes = []
-    if gpu.l2 is not None:
-        notes.append(
-            "The L2 is not simulated: this is the two-level machine of `--l2 none`, "
-            "in which every SRAM fill is an HBM read."
-        )
-    for trace, resources in zip(ready.traces, ready.resources, strict=True):
-        if resources.stack_bytes:
-            notes.append(
-                f"{trace.name} spills: compiled with this tile it keeps {resources.stack_bytes} B of stack a thread, "
-                "whose traffic is not simulated."
-            )
-        elif gpu.sm.registers is not None and resources.accumulators > gpu.sm.registers.per_thread_limit:
-            notes.append(
-                f"{trace.name} would spill: with this tile its accumulators alone take {resources.accumulators} "
-                f"registers a thread of {gpu.sm.registers.per_thread_limit}; the spills' traffic is not simulated."
-            )
-    return tuple(notes)

@@ -28,7 +28,8 @@ _GPU = Option(
 )
 SPEC = Spec(
     "measure",
-    "Run the real kernels on this machine's GPU: times and ncu's counters, into a CSV that validate reads.",
+    "Run the real kernels on this machine's GPU: times and ncu's counters, into a CSV that validate reads. Without an "
+    "option of the problem or the tile, over a grid of 10 problems, full and causal, and 16 tiles.",
     (
         Option("out", "Output", "The CSV file; rows that it has are kept, and not measured again.", "FILE", _OUT),
         Option("no-counters", "Measure", "Leave ncu's counters out.", flag=True),

@@ -101,7 +101,7 @@ def _tile_of(request: Request) -> Tile:
 
 
 def _probe(request: Request, tile: Tile, jobs: int) -> list[Probed]:
-    need_torch("memsim probe")
+    need_torch("probe")
     from memsim_kernels.probe import compile_calls
 
     gpu = request.gpu
@@ -156,7 +156,7 @@ def _data(request: Request, tile: Tile, probed: Sequence[Probed]) -> Mapping[str
 
 
 def _write_table(path: str, jobs: int) -> int:
-    need_torch("memsim probe")
+    need_torch("probe")
     from memsim_kernels._probe_table import by_key, entries, write_table
     from memsim_kernels.probe import compile_each
 

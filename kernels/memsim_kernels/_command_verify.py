@@ -10,13 +10,15 @@ from memsim._options import Faults
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
 from memsim.units import quoted
+from memsim_kernels._grids import Point
 from memsim_kernels._needs import need_torch, read_jobs
 from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, points_of
 
 _CHECKS = ("numbers", "accesses", "resources", "gpu-numbers", "gpu-counters")
 SPEC = Spec(
     "verify",
-    "The real kernels against the simulator: numbers, accesses, SRAM and, on a GPU, the hardware's counters.",
+    "The real kernels against the simulator: numbers, accesses, SRAM and, on a GPU, the hardware's counters. Without "
+    "an option of the problem or the tile, on a grid of small problems that reach every corner.",
     (
         Option(
             "checks", "Checks", "Which checks to run; those that need a GPU or ncu are left out where there is none.",
@@ -47,6 +49,9 @@ def run(line: Line) -> int:
 
     assert checks is not None and jobs is not None
     points = points_of(line, gpu, ())
+    for point in points:
+        faults.attempt(_check_offered, point, gpu)
+    faults.raise_any()
     with ProgressBar() as bar:
         cases = list(cases_of(points)) if points else None
         found = verify(cases, algorithm=line.positional, gpu=gpu, checks=checks, jobs=jobs, progress=bar)
@@ -74,6 +79,14 @@ def _checks(text: str | None) -> tuple[str, ...]:
             f"checks names {quoted(unknown[0])}; it must be of {', '.join(_CHECKS)}, with commas between."
         )
     return names
+
+
+def _check_offered(point: Point, gpu: str) -> None:
+    """Refuse what the kernels refuse before a launch."""
+    from memsim_kernels.tiles import choose
+
+    if point.algorithm == "flash":
+        choose(point.problem, load_gpu(gpu), point.tile, descriptors=True, lse=point.lse)
 
 
 def _check_gpu(name: str) -> None:

@@ -118,7 +118,7 @@ class Watch:
         layout = argument.layout
         wrapped = [n for n in (outside.offset + 2**32, outside.offset - 2**32) if layout.holds(n)]
         right = (
-            f"a 32-bit offset that wrapped would give that for element offset {wrapped[0]}, so compute it in 64 bits."
+            f"a 32-bit offset that wrapped once would give that for element offset {wrapped[0]}: compute it in 64 bits."
             if wrapped
             else "mask such lanes or mend the offset."
         )

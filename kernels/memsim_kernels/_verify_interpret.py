@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.gpu import Gpu
 from memsim.language import Program, trace_launch
@@ -27,6 +28,8 @@ from memsim_kernels.tolerance import Expected, expected
 # Beyond this many, blocks are picked from all over the grid; a tile takes the interpreter about 8 ms when recorded.
 MOST_OPERATIONS = 12_000
 _SAMPLED_BLOCKS = 12
+# Multiplications of one matrix product up to which float64 and 16-bit references take seconds on a CPU.
+_MOST_PRODUCTS = 2**31
 
 
 def check_case(number: int, case: Case, checks: Sequence[str], gpu: Gpu) -> Iterator[Outcome]:
@@ -56,10 +59,17 @@ def check_case(number: int, case: Case, checks: Sequence[str], gpu: Gpu) -> Iter
     for check in checks:
         if check == "accesses":
             yield _accesses(number, recorded_program, made.calls, recordings)
+        elif _products(point.problem) > _MOST_PRODUCTS:
+            why = "its references would take minutes on a CPU; give fewer heads or shorter sequences."
+            yield Outcome(number, check, NOT_RUN, why, {})
         elif point.problem.dtype == "bfloat16":
             yield Outcome(number, check, NOT_RUN, "Triton's interpreter multiplies bfloat16 as bit patterns.", {})
         else:
             yield numbers(number, case, program, inputs, made, recordings if sampled else None)
+
+
+def _products(p: Attention) -> int:
+    return p.batch * p.heads * p.seq_len_q * p.seq_len_k * p.head_dim
 
 
 def _blocks(call: Call, sampled: bool) -> list[tuple[int, ...]] | None:

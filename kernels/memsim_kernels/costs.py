@@ -27,7 +27,8 @@ class Cost:
     """One launch. `flops` of its matrix products as executed, padding and masked pairs of visited tiles included;
     `useful_flops` those that visible pairs need; `exps` exponentials and logarithms, padding included.
 
-    `read_bytes` and `written_bytes` are what it asks of memory, by tensor ("Q", "S", "LSE", …).
+    `read_bytes` and `written_bytes` are what it asks of memory, by tensor ("Q", "S", "LSE", …); the descriptors that a
+    kernel makes for itself, 128 B each, are not among them.
     """
 
     name: str

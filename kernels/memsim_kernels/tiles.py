@@ -22,7 +22,8 @@ from memsim_kernels.costs import padded_width
 
 # float32 products are FMAs, whose operands the threads hold in registers, and larger tiles spill: 64×64 with 4 warps
 # takes 7,424 B of stack a thread at 128 columns. These, by padded head width, are the largest of those tried whose
-# kernels (flash, qk, pv) have no stack on sm_80, sm_89, sm_90 and sm_100 (Triton 3.6, compiled; not timed).
+# kernels (flash, qk, pv) have no stack on sm_80, sm_89, sm_90 and sm_100 (compiled by Triton 3.6). Where tiles were
+# timed, the fastest is taken instead, stack or not.
 FLOAT32: dict[int, Tile] = {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 8, 2), 256: Tile(32, 16, 8, 2)}
 
 # Warp-specialised kernels seen right on an H200, full attention without LSE. With 3 stages or more they return NaN;
