@@ -121,12 +121,19 @@ def machine_of_capability(capability: tuple[int, int]) -> Gpu:
     return load_gpu(name)
 
 
-def check_device(device: torch.device, kernel: object) -> None:
-    """Refuse tensors where the kernel cannot run: it takes those of a GPU, or any if it is interpreted."""
-    if device.type != "cuda" and isinstance(kernel, triton.runtime.JITFunction):
+def check_device(device: torch.device, kernel: object, dtype: torch.dtype) -> None:
+    """Refuse tensors where the kernel cannot run: it takes those of a GPU, or those of the CPU if it is interpreted."""
+    if device.type == "cuda":
+        return
+    if device.type != "cpu" or isinstance(kernel, triton.runtime.JITFunction):
         raise MemsimError(
             f"the tensors are on {device}; these kernels take those of a CUDA GPU, or, interpreted, those of a CPU "
             "(set TRITON_INTERPRET=1 before triton is imported)."
+        )
+    if dtype == torch.bfloat16:
+        raise MemsimError(
+            "the tensors are bfloat16 on a CPU, and Triton's interpreter multiplies bfloat16 as bit patterns; take "
+            "float16, or a GPU."
         )
 
 

@@ -26,6 +26,8 @@ from memsim_kernels.ops import attend, launch_on, outputs, register
 from memsim_kernels.tiles import choose
 
 LOG2E = 1.4426950408889634
+# The least normal float32: a smaller scale can become 0 on its way to the kernel.
+_LEAST_SCALE = 2.0**-126
 
 
 def flash_attention(
@@ -60,7 +62,7 @@ def _run(
     lse: bool, allow_tf32: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     problem = check_tensors(q, k, v, causal=causal, scale=scale)
-    check_device(q.device, flash_pointer_kernel)
+    check_device(q.device, flash_pointer_kernel, q.dtype)
     o, sums = outputs(q, lse=lse)
     chosen = _tile_for(problem, capability_of(q.device), tile, descriptors_suit(q, k, v, o), lse)
     calls = flash_calls(problem, q, k, v, o, sums if lse else None, chosen, allow_tf32=allow_tf32)
@@ -118,7 +120,7 @@ def flash_calls(
         "STAGES": tile.num_stages,
         "CAUSAL": problem.causal,
         "STORE_LSE": lse is not None,
-        "SCALE_FIRST": problem.scale_value <= 0,
+        "SCALE_FIRST": problem.scale_value * LOG2E < _LEAST_SCALE,
     }
     strides: tuple[tuple[int, ...], ...] = tuple(x.stride() for x in (q, k, v, o))
     if tile.load_path == "pointer":

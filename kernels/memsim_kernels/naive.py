@@ -52,7 +52,7 @@ def _run(
     lse: bool, allow_tf32: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     problem = check_tensors(q, k, v, causal=causal, scale=scale)
-    check_device(q.device, qk_kernel)
+    check_device(q.device, qk_kernel, q.dtype)
     chosen = _tile_for(problem, capability_of(q.device), tile)
     o, sums = outputs(q, lse=lse)
     if o.numel():
