@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,10 @@ COMMAND = Command(SPEC, run)
 
 
 def _check_out(out: Path) -> None:
-    if out.is_dir() or not out.name:
+    if out.is_dir() or not out.name or str(out) == "-":
         raise MemsimError(f"out is {quoted(out)}, which is no file: give the path of a CSV file to write.")
+    if out.exists() and not os.access(out, os.W_OK):
+        raise MemsimError(f"out is {quoted(out)}, which must not be written: give another file.")
     if not out.resolve().parent.is_dir():
         raise MemsimError(f"out is {quoted(out)}, whose folder does not exist: make it first.")
 
@@ -78,10 +81,10 @@ def _check_out(out: Path) -> None:
 def _import(line: Line, out: Path) -> int:
     from dataclasses import replace
 
-    from memsim.measurements import read_measurements, write_measurements
+    from memsim.measurements import write_measurements
     from memsim.ncu import import_ncu
     from memsim.tile import Tile
-    from memsim_kernels._rows import identity
+    from memsim_kernels._rows import identity, rows_to_keep
 
     gpu = line.options.get("gpu", "h200")
     options = {name: text for name, text in line.options.items() if name in {o.name for o in POINT_OPTIONS}}
@@ -94,9 +97,12 @@ def _import(line: Line, out: Path) -> int:
     found = import_ncu(
         line.options["import-ncu"], request.problem, Tile(**request.tile), request.gpu, gpu_name=gpu, lse=request.lse
     )
-    rows = {identity(row): replace(row, line=0) for row in (read_measurements(out).rows if out.exists() else ())}
-    rows |= {identity(row): replace(row, line=0) for row in found.rows}
-    write_measurements(out, rows.values())
+    rows = rows_to_keep(out) if out.exists() else {}
+    for row in found.rows:
+        old = rows.get(identity(row))
+        values = {**old.values, **row.values} if old is not None else row.values
+        rows[identity(row)] = replace(row, values=values, line=0)
+    write_measurements(out.resolve(), rows.values())
     say(f"{len(found.rows)} rows of {quoted(line.options['import-ncu'])} are in {quoted(out)}.")
     return 0
 

@@ -55,10 +55,10 @@ def run(line: Line) -> int:
     with ProgressBar() as bar:
         cases = list(cases_of(points)) if points else None
         found = verify(cases, algorithm=line.positional, gpu=gpu, checks=checks, jobs=jobs, progress=bar)
-    if not found.outcomes:
-        raise MemsimError(
-            "none of these checks can run here: " + " ".join(f"{name}: {why}" for name, why in found.skipped.items())
-        )
+    if all(outcome.status == "not run" for outcome in found.outcomes):
+        reasons = {f"{name}: {why}" for name, why in found.skipped.items()}
+        reasons |= {f"{outcome.check}: {outcome.detail}" for outcome in found.outcomes}
+        raise MemsimError("none of these checks can run here: " + " ".join(sorted(reasons)))
     if line.flag("json"):
         print_json(found.as_dict())
     else:

@@ -15,6 +15,8 @@ from memsim_kernels._grids import Point
 
 ALGORITHMS = ("flash", "naive")
 MOST_POINTS = 10_000
+# As in memsim_kernels._checks, which needs torch; a test holds them together.
+LARGEST_HEAD_DIM = 256
 VARY = Option(
     "vary", "Grid", "An option of the problem or the tile and its values; may be repeated.", "AXIS=V1,V2,…",
     repeatable=True,
@@ -83,6 +85,8 @@ def _point(algorithm: str, options: Mapping[str, str], gpu: str) -> Point:
         given.pop("load-path", None)
     request = read_request(given | {"gpu": gpu}, {}, algorithm=algorithm, count_only=True)
     ready = prepare(algorithm, request.problem, request.gpu, request.tile or None, lse=request.lse)
+    if request.problem.head_dim > LARGEST_HEAD_DIM:
+        raise MemsimError(f"head-dim is {request.problem.head_dim}; the kernels take up to {LARGEST_HEAD_DIM}.")
     return Point(algorithm, request.problem, ready.tile, request.lse)
 
 

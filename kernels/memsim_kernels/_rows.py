@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from memsim.columns import KEYS
-from memsim.measurements import Measurement
+from memsim.errors import MemsimError
+from memsim.measurements import Measurement, read_measurements
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
+from memsim.units import quoted
 from memsim_kernels._grids import Point
 
 CACHE_STATE = "cold"
@@ -30,3 +35,21 @@ def identity(row: Measurement) -> tuple[str, ...]:
     """What a row is about, as its file has it."""
     cells = row.cells()
     return tuple(cells[name] for name in KEYS)
+
+
+def rows_to_keep(path: Path) -> dict[tuple[str, ...], Measurement]:
+    """The rows of a file that is to be written again, by what they are about. Raises `MemsimError` for what would be
+    lost: columns that are not in memsim.columns, and a row that is there twice."""
+    found = read_measurements(path)
+    faults = [
+        f"{quoted(path)} has the column {quoted(name)}, which is not one of a measurement: take it out, or give "
+        "another --out." for name in found.unknown_columns
+    ]  # fmt: skip
+    rows: dict[tuple[str, ...], Measurement] = {}
+    for row in found.rows:
+        if identity(row) in rows:
+            faults.append(f"{row.place} of {quoted(path)} is there twice: keep one of them.")
+        rows[identity(row)] = replace(row, line=0)
+    if faults:
+        raise MemsimError(faults)
+    return rows

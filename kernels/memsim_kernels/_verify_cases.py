@@ -117,6 +117,10 @@ def default_cases() -> Iterator[Case]:
     described = Attention(heads=2, kv_heads=1, seq_len_q=70, seq_len_k=50, head_dim=40, causal=True)
     yield Case(Point("flash", described, Tile(32, 16, 4, 2, "descriptor"), lse=True), ALIGNED)
     specialized = replace(described, causal=False)
+    yield Case(Point("flash", specialized, Tile(32, 16, 4, 2, "descriptor"), lse=True), ALIGNED)
+    for scale, load_path in ((0.0, "pointer"), (-0.25, "descriptor")):
+        scaled = Attention(heads=1, seq_len_q=40, seq_len_k=25, head_dim=16, causal=True, scale=scale)
+        yield Case(Point("flash", scaled, Tile(16, 16, 4, 2, load_path), lse=True))
     yield Case(Point("flash", specialized, Tile(128, 64, 4, 2, "descriptor-ws")), ALIGNED)
     # cases of published kernels that took 32-bit offsets
     many = Attention(batch=4096, heads=8, seq_len_q=576, seq_len_k=576, head_dim=128)

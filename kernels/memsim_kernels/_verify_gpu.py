@@ -11,7 +11,7 @@ from memsim.gpu import Gpu
 from memsim.measurements import Measurements
 from memsim.programs import build_program
 from memsim.resources import room_of
-from memsim.validate import Row, validate
+from memsim.validate import Check, Row, validate
 from memsim_kernels._ncu import profile
 from memsim_kernels._ready import ready
 from memsim_kernels._rows import rows_of_point
@@ -66,13 +66,23 @@ def check_counters(cases: Sequence[tuple[int, Case]], gpu_name: str) -> Iterator
         validation = validate(Measurements(tuple(rows[place : place + launches])))
         place += launches
         figures = {row.measurement.kernel: _figures(row) for row in validation.rows}
-        wrong = [
-            f"{row.measurement.kernel}: {check.column} is {check.measured:.0f}, simulated {check.simulated:.0f}."
+        wrong = [f"{row.kernel}: {row.error}." for row in validation.failed_launches]
+        wrong += [
+            f"{row.measurement.kernel}: {_missed(check)}"
             for row in validation.missed
             for check in row.checks
-            if check.holds is False and check.simulated is not None
+            if check.holds is False
         ]
-        yield Outcome(number, "gpu-counters", DIFFERS if wrong else AGREES, " ".join(wrong), figures)
+        claimed = any(check.holds for row in validation.rows for check in row.checks)
+        status = DIFFERS if wrong else AGREES if claimed else NOT_RUN
+        why = " ".join(wrong) or ("" if claimed else "nothing is claimed of its counters.")
+        yield Outcome(number, "gpu-counters", status, why, figures)
+
+
+def _missed(check: Check) -> str:
+    simulated = "nothing" if check.simulated is None else f"{check.simulated:.0f}"
+    detail = f" ({check.detail})" if check.detail else ""
+    return f"{check.column} is {check.measured:.0f}, simulated {simulated}{detail}."
 
 
 def _figures(row: Row) -> dict[str, dict[str, float | str | None]]:

@@ -16,11 +16,11 @@ from triton.runtime.errors import OutOfResources
 from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
-from memsim.measurements import Measurement, read_measurements, write_measurements
+from memsim.measurements import Measurement, write_measurements
 from memsim_kernels._grids import Point
 from memsim_kernels._ncu import profile
 from memsim_kernels._ready import Ready, ready
-from memsim_kernels._rows import identity, rows_of_point
+from memsim_kernels._rows import identity, rows_of_point, rows_to_keep
 from memsim_kernels.inputs import random_inputs
 from memsim_kernels.tiles import choose
 from memsim_kernels.timing import time_launch
@@ -52,12 +52,12 @@ class Session:
     """Rows of one file, old and new: what a stopped run left is kept and not measured again."""
 
     def __init__(self, path: str | Path, gpu: str) -> None:
-        self.path = Path(path)
+        # A link stays one: what it leads to is written.
+        self.path = Path(path).resolve()
         self.gpu = gpu
         self._rows: dict[tuple[str, ...], Measurement] = {}
         if self.path.exists():
-            for row in read_measurements(self.path).rows:
-                self._rows[identity(row)] = replace(row, line=0)
+            self._rows = rows_to_keep(self.path)
 
     @property
     def rows(self) -> tuple[Measurement, ...]:
@@ -86,6 +86,8 @@ def refusal_of(point: Point, gpu: str) -> str:
     """Why a point cannot be launched; empty if it can."""
     from memsim.api import prepare
 
+    if not point.problem.seq_len_q:
+        return "O is empty: there is nothing to launch."
     try:
         prepare(point.algorithm, point.problem, load_gpu(gpu), point.tile, lse=point.lse)
         if point.algorithm == "flash":

@@ -40,6 +40,8 @@ FAULTS = {
     "TF32 for float32": Fault(_CALLS, '"IEEE": not allow_tf32', '"IEEE": False'),
     "one K tile loaded twice": Fault(_FLASH, _K_LOAD, _K_LOAD + _K_LOAD),
     "O stored twice": Fault(_FLASH, _O_STORE, _O_STORE + _O_STORE),
+    "tail keys unmasked behind descriptors": Fault(_CALLS, "problem.seq_len_k % tile.block_n == 0", "True"),
+    "mask before a scale that is not positive": Fault(_CALLS, "problem.scale_value * LOG2E < _LEAST_SCALE", "False"),
     "LSE in base 2": Fault(
         _FLASH, "tl.log2(tl.where(l == 0.0, 1.0, l))) * LN2", "tl.log2(tl.where(l == 0.0, 1.0, l)))"
     ),

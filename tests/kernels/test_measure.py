@@ -145,6 +145,34 @@ def test_an_export_is_imported_with_its_problem_and_tile(tmp_path: Path, capsys:
     for _ in range(2):
         assert run(["measure", "--import-ncu", str(export), "--out", str(out), *given, "--num-stages=2"]) == 0
     assert [row.values["sram_fill_bytes"] for row in read_measurements(out).rows] == [163840]
+    export.write_text(export.read_text().replace("xbar2l1tex_read", "l1tex2xbar_write").replace("163,840", "32,768"))
+    assert run(["measure", "--import-ncu", str(export), "--out", str(out), *given, "--num-stages=2"]) == 0
+    (row,) = read_measurements(out).rows
+    assert dict(row.values) == {"sram_fill_bytes": 163840, "sram_store_bytes": 32768}
     assert run(["measure", "--import-ncu", str(export), "--out", str(out), *given]) == 2
     assert "an export does not say its tile: give --num-stages" in capsys.readouterr().err
     assert _command_measure.SPEC.name == "measure"
+
+
+@pytest.mark.parametrize("spoil", ["column", "twice"])
+def test_what_would_be_lost_is_refused(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "m.csv"
+    Session(path, "h200").add(figures(rows_of_point(FLASH, "h200"), registers=100))
+    header, row = path.read_text().splitlines()
+    path.write_text(f"{header},note\n{row},mine\n" if spoil == "column" else f"{header}\n{row}\n{row}\n")
+    before = path.read_text()
+    with pytest.raises(MemsimError, match='column "note"' if spoil == "column" else "is there twice"):
+        Session(path, "h200")
+    assert path.read_text() == before
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "real.csv")
+    Session(link, "h200").add(figures(rows_of_point(FLASH, "h200"), registers=100))
+    assert link.is_symlink() and len(read_measurements(tmp_path / "real.csv").rows) == 1
+
+
+def test_nothing_to_launch_is_said() -> None:
+    empty = replace(FLASH, problem=replace(FLASH.problem, seq_len_q=0))
+    assert refusal_of(empty, "h200") == "O is empty: there is nothing to launch."

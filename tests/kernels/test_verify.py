@@ -44,6 +44,8 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
         (("flash1",), 'there are no kernels of "flash1": give flash or naive.'),
         (("--vary", "colour=1"), '--vary is "colour=1": give AXIS=V1,V2 with an option of the problem or the tile'),
         (("--jobs", "0"), "jobs is 0"),
+        (("flash", "--head-dim", "300"), "head-dim is 300; the kernels take up to 256."),
+        (("flash", "--dtype", "bfloat16", "--seq-len", "16", "--checks", "numbers"), "as bit patterns."),
         (("flash", "--block-m", "24"), "block-m is 24; this GPU's tensor instructions take powers of two"),
         (("flash", "--block-m", "128", "--block-n", "128", "--num-stages", "4"), "needs 294912 B of 232448 B"),
     ],
@@ -93,7 +95,10 @@ def compiled(sram_bytes: int, registers: int) -> Compiled:
         (Tile(16, 16, 4, 3, "descriptor"), 8, 0, ESTIMATE), (Tile(64, 64, 4, 3, "descriptor"), -8, 0, DIFFERS),
     ],
 )  # fmt: skip
-def test_compiled_figures_that_are_off(tile: Tile, off: int, registers_off: int, status: str) -> None:
+def test_compiled_figures_that_are_off(
+    tile: Tile, off: int, registers_off: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_verify_compile, "version", lambda _: "3.6.1")
     launch = simulate("flash", PROBLEM, tile=tile, count_only=True).launch("flash")
     assert launch.registers is not None
     kernel = compiled(launch.sram_bytes + off, launch.registers + registers_off)
@@ -101,6 +106,15 @@ def test_compiled_figures_that_are_off(tile: Tile, off: int, registers_off: int,
     assert (outcome.case, outcome.status) == (3, status)
     if off:
         assert f"simulated {launch.sram_bytes} B of SRAM, compiled {launch.sram_bytes + off}." in outcome.detail
+
+
+def test_another_compiler_than_the_tables_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for SRAM through pointers, which is a rule and holds for both."""
+    monkeypatch.setattr(_verify_compile, "version", lambda _: "3.9.0")
+    for tile, status in ((Tile(64, 64, 4, 3, "descriptor"), ESTIMATE), (Tile(64, 64, 4, 3), DIFFERS)):
+        launch = simulate("flash", PROBLEM, tile=tile, count_only=True).launch("flash")
+        kernel = compiled(launch.sram_bytes + 8, launch.registers or 0)
+        assert _verify_compile._outcome(0, Case(Point("flash", PROBLEM, tile)), [kernel], H200).status == status
 
 
 def test_large_problems_are_sampled_and_naive_ones_refused() -> None:
@@ -120,6 +134,32 @@ def test_a_stage_that_dies_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> N
     found = verify.verify([Case(Point("flash", PROBLEM, Tile(64, 64, 4, 3)))], checks=["accesses"])
     assert not found.holds and found.count(DIFFERS) == 1
     assert "its process" in found.outcomes[0].detail
+
+
+def test_counters_that_claim_nothing_or_miss_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memsim_kernels import _verify_gpu
+    from memsim_kernels._rows import rows_of_point
+
+    def outcome(point: Point, error: str = "", **values: int) -> tuple[str, str]:
+        rows = [replace(row, values=values, error=error) for row in rows_of_point(point, "h200")]
+        monkeypatch.setattr(_verify_gpu, "profile", lambda points, gpu: rows)
+        (found,) = _verify_gpu.check_counters([(0, Case(point))], "h200")
+        return found.status, found.detail
+
+    point = Point("flash", PROBLEM, Tile(64, 64, 4, 3))
+    fills = simulate("flash", PROBLEM, tile=point.tile, count_only=True).total.sram_fill_bytes
+    assert outcome(point, sram_fill_bytes=fills, stack_bytes=0) == (AGREES, "")
+    status, said = outcome(point, sram_fill_bytes=fills + 32, stack_bytes=0)
+    assert status == DIFFERS and f"sram_fill_bytes is {fills + 32}, simulated {fills}." in said
+    assert outcome(point, "did not launch: no room")[0] == DIFFERS
+    narrow = replace(point, problem=replace(PROBLEM, head_dim=40))
+    assert outcome(narrow, sram_fill_bytes=10**9, stack_bytes=0)[0] == NOT_RUN
+
+
+def test_kernels_take_what_the_commands_do() -> None:
+    from memsim_kernels import _checks, _points
+
+    assert _points.LARGEST_HEAD_DIM == _checks.LARGEST_HEAD_DIM
 
 
 def test_nothing_run_is_not_all_well() -> None:

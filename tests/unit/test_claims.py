@@ -36,6 +36,7 @@ from .measured import row_of
         (row_of("softmax", seq_len_k=1000), "sram_store_bytes", "at least"),
         (row_of("pv", seq_len_k=1000), "sram_store_bytes", "exact"),
         (row_of(lse=True), "sram_store_bytes", "exact"),
+        (row_of("softmax", lse=True), "sram_store_bytes", "at least"),
         (row_of(block_m=128, load_path="descriptor-ws"), "sram_store_bytes", "exact"),
         (row_of(block_m=64, load_path="descriptor-ws"), "sram_store_bytes", "at least"),
         (row_of(lse=True, seq_len_q=1001), "sram_store_bytes", "at least"),

@@ -190,6 +190,14 @@ def test_a_row_without_lse_stands_in_for_one_with_it() -> None:
     assert without is not None and from_table("flash", "sm_90", SQUARE, tile, True) == without
 
 
+def test_a_row_with_lse_is_taken_where_there_is_one() -> None:
+    tile, problem = Tile(64, 64, 8, 2), replace(SQUARE, head_dim=128)
+    with_lse, without = (shipped()[key_of("flash", "sm_90", problem, tile, lse)] for lse in (True, False))
+    assert with_lse != without
+    assert from_table("flash", "sm_90", problem, tile, True) is with_lse
+    assert from_table("flash", "sm_90", problem, tile, False) is without
+
+
 def test_what_a_row_of_the_table_is_of() -> None:
     """Each kernel's key has what it depends on, and nothing else."""
     tile, other = Tile(64, 64, 4, 3), Tile(128, 32, 4, 2)
