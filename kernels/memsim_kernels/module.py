@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
                     f"num_heads is {self.num_heads} and kv_heads is {self.kv_heads}; "
                     "num_heads must be a multiple of kv_heads."
                 )
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             faults.append(f"kernel is {self.kernel!r}; it must be {' or '.join(KERNELS)}.")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout <= 1:
             faults.append(f"dropout is {self.dropout!r}; it must lie between 0 and 1.")

@@ -127,11 +127,19 @@ def test_flash_over_more_elements_than_32_bits_count(load_path: str) -> None:
 
 
 # The last keys lie beyond 2^31 elements; with 2^26 between rows, so do offsets inside one tile.
+@pytest.mark.parametrize("far", (*range(4), None))
 @pytest.mark.parametrize("apart", (2**20, 2**26))
 @pytest.mark.parametrize("algorithm", ("flash", "naive"))
-def test_keys_farther_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    problem = Attention(heads=1, seq_len_q=20, seq_len_k=2_100, head_dim=16)
-    made = make(algorithm, problem, Tile(16, 64), layouts=(f"rows {apart} apart",) * 4, device="meta")
+def test_rows_farther_apart_than_32_bits_count(algorithm: str, apart: int, far: int | None) -> None:
+    """Those of all tensors, or of one of q, k, v and o alone."""
+    problem = Attention(heads=1, seq_len_q=2_100 if far in (0, 3) else 20, seq_len_k=2_100, head_dim=16)
+    layouts = tuple(f"rows {apart} apart" if far in (None, n) else "contiguous" for n in range(4))
+    made = make(algorithm, problem, Tile(16, 64), layouts=layouts, device="meta")
+    assert difference_from_program(made.program, made.calls, choose=last) is None
+
+
+def test_naive_over_rows_that_32_bits_do_not_count() -> None:
+    made = make("naive", LONG_SEQUENCE, Tile(16, 64), layouts=("rows 8192 apart",) * 4, device="meta")
     assert difference_from_program(made.program, made.calls, choose=last) is None
 
 
