@@ -42,6 +42,11 @@ FAULTS = {
     "O stored twice": Fault(_FLASH, _O_STORE, _O_STORE + _O_STORE),
     "tail keys unmasked behind descriptors": Fault(_CALLS, "problem.seq_len_k % tile.block_n == 0", "True"),
     "mask before a scale that is not positive": Fault(_CALLS, "problem.scale_value * LOG2E < _LEAST_SCALE", "False"),
+    "O rounded after every tile": Fault(
+        _FLASH,
+        "o = tl.dot(p.to(v.dtype), v, o, input_precision=PRECISION)",
+        "o = tl.dot(p.to(v.dtype), v, o, input_precision=PRECISION).to(v.dtype).to(tl.float32)",
+    ),
     "LSE in base 2": Fault(
         _FLASH, "tl.log2(tl.where(l == 0.0, 1.0, l))) * LN2", "tl.log2(tl.where(l == 0.0, 1.0, l)))"
     ),

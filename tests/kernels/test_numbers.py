@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memsim_kernels import flash_attention, naive_attention, reference
 from memsim_kernels._ready import ready
+from memsim_kernels._verify_interpret import LEAST_EQUAL_SHARE
 from memsim_kernels.inputs import random_inputs
 from memsim_kernels.tolerance import expected
 
@@ -93,6 +94,9 @@ def test_numbers_over_random_problems_and_layouts(
     _, _, allowed = bound(p, *tensors)
     assert largest(o.double() - torch.from_numpy(simulated.astype(np.float64))) <= 2 * allowed + 1e-6
     assert (torch.from_numpy(simulated_lse).isneginf() == lse.isneginf()).all()
+    if p.dtype == "float16" and o.numel() > 1000:
+        # It rounds where the simulator does.
+        assert float((o == torch.from_numpy(simulated)).double().mean()) > LEAST_EQUAL_SHARE
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -155,7 +159,7 @@ def test_rows_too_long_for_one_pass() -> None:
     head_dim=st.sampled_from((8, 16, 40, 64)), scale=st.sampled_from((None, 0.0, -0.25)), seed=st.integers(0, 2**31),
     tile=st.sampled_from((Tile(16, 16, 4, 2, "descriptor"), Tile(32, 16, 4, 1, "descriptor"))),
 )  # fmt: skip
-def test_numbers_through_descriptors(
+def test_flash_numbers_through_descriptors(
     rows: int, keys: int, group: int, head_dim: int, causal: bool, scale: float | None, seed: int, tile: Tile
 ) -> None:
     p = Attention(
