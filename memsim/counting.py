@@ -132,7 +132,7 @@ def count(trace: LaunchTrace) -> Counts:
                 if kind == "fill":
                     zeros = zeros_of_class(record.tile, key)
                     total["zeros"] += times * zeros
-                    whole = whole + zeros
+                    whole += zeros
                 total[kind] += times * whole
                 total[f"{kind}_requested"] += times * requested
                 name = record.tile.tensor.name

@@ -136,7 +136,7 @@ def measurements_from(
                 program = build_program(algorithm, problem, tile, room_of(gpu), lse=lse)
                 blocks |= {algorithm: 0} | {spec.name: prod(size for _, size in spec.axes) for spec in program.launches}
             _check_shape(launch, kernel, tile, blocks[kernel], gpu)
-            block_m, block_n = (1, _step(problem)) if kernel == "softmax" else (tile.block_m, tile.block_n)
+            block_m, block_n = (1, softmax_step(problem)) if kernel == "softmax" else (tile.block_m, tile.block_n)
             rows.append(
                 Measurement(
                     kernel, gpu_name or gpu.name, problem, lse, block_m, block_n, tile.num_warps, tile.num_stages,
@@ -165,7 +165,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, unique[:3])) + (f" and {len(unique) - 3} more" if len(unique) > 3 else "")
 
 
-def _step(problem: Attention) -> int:
+def softmax_step(problem: Attention) -> int:
     """The columns that a block of our softmax takes at once, as a row's block_n has them."""
     return 0 if 1 << max(0, problem.seq_len_k - 1).bit_length() <= WHOLE_ROW_COLUMNS else CHUNK_COLUMNS
 

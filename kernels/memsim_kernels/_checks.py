@@ -16,8 +16,8 @@ from memsim.language import trace_launch
 from memsim.programs import build_program
 from memsim.resources import resources_of, room_of
 from memsim.tile import Tile
+from memsim_kernels.calls import LARGEST_HEAD_DIM
 
-LARGEST_HEAD_DIM = 256
 # CUDA's grids: programs along the first axis, and along the second and third.
 _MOST_PROGRAMS = (2**31 - 1, 65_535, 65_535)
 
@@ -103,11 +103,6 @@ def _problem(
 def capability_of(device: torch.device) -> tuple[int, int]:
     """The compute capability whose rules hold for a device; that of an H200 where the kernels are interpreted."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-
-
-def machine_of(device: torch.device) -> Gpu:
-    """The machine file whose compiler rules hold for a device; an H200's where there is no GPU."""
-    return machine_of_capability(capability_of(device))
 
 
 @lru_cache(maxsize=16)

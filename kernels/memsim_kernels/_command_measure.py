@@ -79,12 +79,10 @@ def _check_out(out: Path) -> None:
 
 
 def _import(line: Line, out: Path) -> int:
-    from dataclasses import replace
-
     from memsim.measurements import write_measurements
     from memsim.ncu import import_ncu
     from memsim.tile import Tile
-    from memsim_kernels._rows import identity, rows_to_keep
+    from memsim_kernels._rows import add_figures, rows_to_keep
 
     gpu = line.options.get("gpu", "h200")
     options = {name: text for name, text in line.options.items() if name in {o.name for o in POINT_OPTIONS}}
@@ -98,10 +96,7 @@ def _import(line: Line, out: Path) -> int:
         line.options["import-ncu"], request.problem, Tile(**request.tile), request.gpu, gpu_name=gpu, lse=request.lse
     )
     rows = rows_to_keep(out) if out.exists() else {}
-    for row in found.rows:
-        old = rows.get(identity(row))
-        values = {**old.values, **row.values} if old is not None else row.values
-        rows[identity(row)] = replace(row, values=values, line=0)
+    add_figures(rows, found.rows)
     write_measurements(out.resolve(), rows.values())
     say(f"{len(found.rows)} rows of {quoted(line.options['import-ncu'])} are in {quoted(out)}.")
     return 0
@@ -113,8 +108,7 @@ def _measure(line: Line, out: Path, jobs: int) -> int:
     from memsim_kernels._ncu import ncu_here
     from memsim_kernels.measure import NO_LAUNCH, Session, gpu_here
 
-    gpu = line.options.get("gpu") or gpu_here()
-    gpu_here_or_named(gpu)
+    gpu = gpu_here(line.options.get("gpu"))
     points = points_of(line, gpu, measured_points())
     session = Session(out, gpu)
     counters = not line.flag("no-counters")
@@ -132,14 +126,6 @@ def _measure(line: Line, out: Path, jobs: int) -> int:
     else:
         print_report(_summary(session, out))
     return 1 if failed else 0
-
-
-def gpu_here_or_named(name: str) -> None:
-    """Raise where there is no GPU to measure on, whatever it is called."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise MemsimError(f"there is no CUDA GPU here to measure as {quoted(name)}: run it on a machine that has one.")
 
 
 def _run(points: Sequence[Point], session: Session, jobs: int, *, times: bool, counters: bool) -> None:

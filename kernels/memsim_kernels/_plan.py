@@ -5,7 +5,7 @@ from __future__ import annotations
 from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.tile import Tile
-from memsim_kernels.calls import Call
+from memsim_kernels.calls import LARGEST_HEAD_DIM, Call
 
 ALGORITHMS = ("flash", "naive")
 
@@ -17,7 +17,6 @@ def plan_calls(algorithm: str, problem: Attention, tile: Tile, *, lse: bool = Fa
     """
     import torch
 
-    from memsim_kernels._checks import LARGEST_HEAD_DIM
     from memsim_kernels.flash import flash_calls
     from memsim_kernels.naive import naive_calls
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from memsim._cli_parse import Line
 from memsim._option_list import PROBLEM, RUN, TILE, Option
@@ -12,11 +13,10 @@ from memsim.api import prepare
 from memsim.errors import MemsimError
 from memsim.units import quoted
 from memsim_kernels._grids import Point
+from memsim_kernels.calls import LARGEST_HEAD_DIM
 
 ALGORITHMS = ("flash", "naive")
 MOST_POINTS = 10_000
-# As in memsim_kernels._checks, which needs torch; a test holds them together.
-LARGEST_HEAD_DIM = 256
 VARY = Option(
     "vary", "Grid", "An option of the problem or the tile and its values; may be repeated.", "AXIS=V1,V2,…",
     repeatable=True,
@@ -70,9 +70,7 @@ def _axes(line: Line, options: Mapping[str, str], faults: Faults) -> dict[str, l
             axes[name] = values.split(",")
             for value in axes[name]:
                 faults.attempt(check_value, name, value)
-    points = 1
-    for axis in axes.values():
-        points *= len(axis)
+    points = math.prod(map(len, axes.values()))
     if points > MOST_POINTS:
         faults.append(f"the grid has {points} points; take fewer values: at most {MOST_POINTS} points.")
     return axes
@@ -88,8 +86,3 @@ def _point(algorithm: str, options: Mapping[str, str], gpu: str) -> Point:
     if request.problem.head_dim > LARGEST_HEAD_DIM:
         raise MemsimError(f"head-dim is {request.problem.head_dim}; the kernels take up to {LARGEST_HEAD_DIM}.")
     return Point(algorithm, request.problem, ready.tile, request.lse)
-
-
-def label_of(points: Iterable[Point]) -> Iterator[str]:
-    """How progress and tables call the points."""
-    return (str(point) for point in points)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from memsim.columns import KEYS
 from memsim.errors import MemsimError
 from memsim.measurements import Measurement, read_measurements
-from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
+from memsim.ncu import softmax_step
 from memsim.units import quoted
 from memsim_kernels._grids import Point
 
@@ -20,8 +21,7 @@ def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
     tile, problem = point.tile, point.problem
     naive = ("qk", "softmax", "pv") if problem.seq_len_k else ("softmax", "pv")
     names = ("flash",) if point.algorithm == "flash" else naive
-    whole = 1 << max(0, problem.seq_len_k - 1).bit_length() <= WHOLE_ROW_COLUMNS
-    shapes = {"softmax": (1, 0 if whole else CHUNK_COLUMNS)}
+    shapes = {"softmax": (1, softmax_step(problem))}
     return tuple(
         Measurement(
             name, gpu, problem, point.lse, *shapes.get(name, (tile.block_m, tile.block_n)), tile.num_warps,
@@ -35,6 +35,15 @@ def identity(row: Measurement) -> tuple[str, ...]:
     """What a row is about, as its file has it."""
     cells = row.cells()
     return tuple(cells[name] for name in KEYS)
+
+
+def add_figures(rows: dict[tuple[str, ...], Measurement], found: Iterable[Measurement]) -> None:
+    """Add rows to those of a file; one that is there already keeps its figures and gains the new ones."""
+    for row in found:
+        key = identity(row)
+        old = rows.get(key)
+        values = {**old.values, **row.values} if old is not None else row.values
+        rows[key] = replace(row, values=values, line=0)
 
 
 def rows_to_keep(path: Path) -> dict[tuple[str, ...], Measurement]:

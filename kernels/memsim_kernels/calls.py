@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+LARGEST_HEAD_DIM = 256
+"""The widest head that the kernels take."""
+
 
 @dataclass(frozen=True)
 class Call:

@@ -20,7 +20,7 @@ from memsim.measurements import Measurement, write_measurements
 from memsim_kernels._grids import Point
 from memsim_kernels._ncu import profile
 from memsim_kernels._ready import Ready, ready
-from memsim_kernels._rows import identity, rows_of_point, rows_to_keep
+from memsim_kernels._rows import add_figures, identity, rows_of_point, rows_to_keep
 from memsim_kernels.inputs import random_inputs
 from memsim_kernels.tiles import choose
 from memsim_kernels.timing import time_launch
@@ -37,10 +37,13 @@ _NAMES = (
 )  # fmt: skip
 
 
-def gpu_here() -> str:
-    """The shipped name of this machine's GPU. Raises `MemsimError` where there is none, or none that has a name."""
+def gpu_here(named: str | None = None) -> str:
+    """What rows call this machine's GPU: as it is named, else its shipped name. Raises `MemsimError` where there is
+    none, or none that has a name."""
     if not torch.cuda.is_available():
         raise MemsimError("there is no CUDA GPU here to measure on: run it on a machine that has one.")
+    if named is not None:
+        return named
     device = torch.cuda.get_device_name()
     for part, name in _NAMES:
         if part in device:
@@ -74,11 +77,7 @@ class Session:
 
     def add(self, rows: Sequence[Measurement]) -> None:
         """Add figures to their rows, and write the file."""
-        for row in rows:
-            key = identity(row)
-            old = self._rows.get(key)
-            values = {**old.values, **row.values} if old is not None else row.values
-            self._rows[key] = replace(row, values=values, line=0)
+        add_figures(self._rows, rows)
         write_measurements(self.path, self.rows)
 
 

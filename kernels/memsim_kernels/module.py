@@ -9,7 +9,7 @@ from torch import nn
 
 from memsim.errors import MemsimError
 from memsim.tile import Tile
-from memsim_kernels._checks import LARGEST_HEAD_DIM
+from memsim_kernels.calls import LARGEST_HEAD_DIM
 from memsim_kernels.flash import flash_attention
 from memsim_kernels.naive import naive_attention
 
