@@ -41,20 +41,41 @@ _CLASS_OF = {opcode: name for name, opcodes in _OPCODES.items() for opcode in op
 # HMMA, HGMMA, IMMA, QGMMA, UTCHMMA, …: matrix products, whatever their type.
 _TENSOR = re.compile(r"(?:UTC)?[A-Z]G?MMA$")
 
-# For sm_120 scheduling marks stand between the operands and the semicolon: `BRA 0xa70   &req={1} ?WAIT5;`.
-_LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;&?]*)[^;]*;", re.MULTILINE)
+# The instruction, its address before it, its 128 bits of encoding after it in two words, the lower first. For sm_120
+# scheduling marks stand between the operands and the semicolon: `BRA 0xa70   &req={1} ?WAIT5;`.
+_LINE = re.compile(
+    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;&?]*)[^;]*;"
+    r"\s*/\* 0x[0-9a-f]{16} \*/\s*\n\s*/\* 0x([0-9a-f]{16}) \*/",
+    re.MULTILINE,
+)
+# From bit 105 on: 4 bits of stall, 1 to yield, 3 and 3 for the barriers that are set, 6 for those waited for.
+_SCHEDULE_BIT = 41
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; `target` is the address that it may jump to, `falls` whether the next one may follow it."""
+    """One instruction; `target` is the address that it may jump to, `falls` whether the next one may follow it.
+
+    `opcode` is the name's first part ("HGMMA" of "HGMMA.64x64x16.F32"), `predicate` what it depends on ("@!P0") or
+    empty. The compiler's schedule: `stall` cycles before the next one may issue, the barrier of six (7: none) that its
+    result releases (`writes`) and that reading its operands releases (`reads`), and those that it waits for, a bit each
+    (`waits`). Where they are in the encoding: Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture, section
+    2.1.
+    """
 
     address: int
     opcode: str
     target: int | None
     falls: bool
+    name: str
+    operands: str
+    predicate: str
+    stall: int
+    writes: int
+    reads: int
+    waits: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +120,7 @@ def read_usage(text: str) -> tuple[int, int]:
 def read_sass(text: str) -> list[Instruction]:
     """The instructions of the one kernel in the output of `cuobjdump -sass`."""
     instructions = []
-    for address, predicate, name, operands in _LINE.findall(text):
+    for address, predicate, name, operands, high in _LINE.findall(text):
         opcode = name.split(".")[0]
         jumps = opcode in ("BRA", "CALL", "JMP")
         target = _TARGET.search(operands) if jumps else None
@@ -107,7 +128,12 @@ def read_sass(text: str) -> list[Instruction]:
             raise ValueError(f"cuobjdump -sass shows a {name} that names no address: {operands.strip()!r}")
         # `BRA.U !UP0, 0x140` has its condition among the operands. A CALL comes back, or is a jump that need not.
         always = not predicate and "," not in operands and opcode in ("BRA", "JMP", "EXIT", "RET", "KILL")
-        instructions.append(Instruction(int(address, 16), opcode, int(target[1], 16) if target else None, not always))
+        schedule = int(high, 16) >> _SCHEDULE_BIT
+        instructions.append(Instruction(
+            int(address, 16), opcode, int(target[1], 16) if target else None, not always, name, operands.strip(),
+            predicate.strip(), stall=schedule & 15, writes=schedule >> 5 & 7, reads=schedule >> 8 & 7,
+            waits=schedule >> 11 & 63,
+        ))  # fmt: skip
     if not instructions:
         raise ValueError("cuobjdump -sass shows no instructions")
     return instructions
