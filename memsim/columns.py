@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memsim.errors import MemsimError
+from memsim.trace import SECTOR_BYTES
 
 KERNELS = ("flash", "qk", "softmax", "pv")
 """The kernels that rows are about, as launches are named."""
@@ -28,7 +29,9 @@ class Column:
     `kind` is how a cell is read: "count" (a whole number), "number", "flag" (0 or 1) or "text". `result` names the
     fields of a simulated launch (and of its run, for the launch overhead) that add up to it. `metrics` are the names
     that ncu has for it: the first that an export has is taken, or with `combine` all of them, made one number;
-    `optional_metrics` join them where they are there.
+    `optional_metrics` join them where they are there. `sectors` says that the metric counts sectors of 32 bytes.
+    `replayed` says that ncu does not collect it in one pass with the others, and is not asked for it where the caches
+    are left as they are: a launch replayed finds what it left itself.
     """
 
     name: str
@@ -41,6 +44,8 @@ class Column:
     optional_metrics: tuple[str, ...] = ()
     needed: bool = False
     always_written: bool = True
+    sectors: bool = False
+    replayed: bool = False
 
 
 def _key(name: str, kind: str, *, needed: bool = True) -> Column:
@@ -83,26 +88,43 @@ MEASURED: Mapping[str, Column] = {
             "sram_fill_bytes", "count", "B", "exact", ("sram_fill_bytes",), ("l1tex__m_xbar2l1tex_read_bytes.sum",)
         ),
         Column(
-            "sram_store_bytes", "count", "B", "exact", ("sram_store_bytes",), ("l1tex__m_l1tex2xbar_write_bytes.sum",)
+            "sram_store_bytes", "count", "B", "exact", ("sram_store_bytes",), ("l1tex__m_l1tex2xbar_write_bytes.sum",),
+            replayed=True,
+        ),
+        # Less than the fills where neighbouring SMs ask for the same sector at once: one request goes on for all.
+        Column(
+            "l2_read_bytes", "count", "B", metrics=("lts__t_sectors_srcunit_tex_op_read.sum",), always_written=False,
+            sectors=True,
+        ),
+        # What one half of the L2 asks the other for is counted in both.
+        Column(
+            "l2_slice_read_bytes", "count", "B", metrics=("lts__t_sectors_op_read.sum",), always_written=False,
+            sectors=True,
         ),
         Column("hbm_read_bytes", "count", "B", "none", ("hbm_read_bytes",), ("dram__bytes_read.sum",)),
         Column("hbm_write_bytes", "count", "B", "none", ("hbm_write_bytes",), ("dram__bytes_write.sum",)),
         Column("duration_s", "number", "s", "none", ("time_s",), ("gpu__time_duration.sum",)),
         Column("sm_cycles", "count", "cycles", "none", ("sm_cycles",), ("sm__cycles_elapsed.max",)),
-        Column("instructions", "count", "warp instructions", metrics=("smsp__inst_executed.sum",)),
-        Column("mufu_instructions", "count", "warp instructions", metrics=("sm__inst_executed_pipe_xu.sum",)),
-        Column("tensor_instructions", "count", "warp instructions", metrics=("sm__inst_executed_pipe_tensor.sum",)),
+        Column("instructions", "count", "warp instructions", metrics=("smsp__inst_executed.sum",), replayed=True),
+        Column(
+            "mufu_instructions", "count", "warp instructions", replayed=True,
+            metrics=("sm__inst_executed_pipe_xu.sum",),
+        ),
+        Column(
+            "tensor_instructions", "count", "warp instructions", replayed=True,
+            metrics=("sm__inst_executed_pipe_tensor.sum",),
+        ),
         Column(
             "event_time_s", "number", "s", "none", ("time_s", "launch_overhead_s"), always_written=False
         ),
         Column("event_time_spread", "number", "of event_time_s", always_written=False),
         # Blackwell's names have "sass" in them.
         Column(
-            "spill_load_instructions", "count", "warp instructions", always_written=False,
+            "spill_load_instructions", "count", "warp instructions", always_written=False, replayed=True,
             metrics=("smsp__inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_ld.sum"),
         ),
         Column(
-            "spill_store_instructions", "count", "warp instructions", always_written=False,
+            "spill_store_instructions", "count", "warp instructions", always_written=False, replayed=True,
             metrics=("smsp__inst_executed_op_local_st.sum", "smsp__sass_inst_executed_op_local_st.sum"),
         ),
     )
@@ -121,10 +143,13 @@ TIMES = tuple(name for name in COMPARED if {"time_s", "sm_cycles"} & set(MEASURE
 """Those of them that take a replay."""
 
 
-def metrics_to_collect() -> tuple[str, ...]:
-    """The metrics to ask ncu for (`--metrics`), the first name of each column's."""
+def metrics_to_collect(*, single_pass: bool = False) -> tuple[str, ...]:
+    """The metrics to ask ncu for (`--metrics`), the first name of each column's; with `single_pass` only those that
+    it collects without a replay."""
     names: list[str] = []
     for column in MEASURED.values():
+        if single_pass and column.replayed:
+            continue
         names += column.metrics if column.combine else column.metrics[:1]
     return tuple(names)
 
@@ -155,6 +180,7 @@ def markdown_table() -> str:
             metrics += "".join(f", and of `{m}` where it is there" for m in column.optional_metrics)
         else:
             metrics = " or ".join(f"`{m}`" for m in column.metrics) or "–"
+            metrics = f"{SECTOR_BYTES} × {metrics}" if column.sectors else metrics
         result = " + ".join(f"`{name}`" for name in column.result) or "–"
         lines.append(f"| `{column.name}` | {result} | {metrics} | {column.unit} | {column.claim} |")
     return "\n".join(lines) + "\n"

@@ -23,6 +23,7 @@ from memsim.programs import build_program
 from memsim.programs.naive import CHUNK_COLUMNS, WHOLE_ROW_COLUMNS
 from memsim.resources import WARP_THREADS, room_of
 from memsim.tile import Tile
+from memsim.trace import SECTOR_BYTES
 from memsim.units import quoted
 
 KERNEL_NAMES: Mapping[str, str] = {
@@ -261,9 +262,10 @@ def _values(launch: ExportedLaunch) -> tuple[dict[str, int | float], dict[str, f
             continue
         if found:
             figures = [figure for figure, _ in found]
-            values[name] = column.combine(figures) if column.combine else figures[0]
+            scale = SECTOR_BYTES if column.sectors else 1
+            values[name] = scale * (column.combine(figures) if column.combine else figures[0])
             if by := max(by for _, by in found):
-                rounded[name] = by
+                rounded[name] = scale * by
     if not values and not faults:
         faults.append(
             f"line {launch.line}: {quoted(launch.kernel_name)} has none of the metrics that are columns of a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +16,34 @@ from memsim._options import Faults, read_request
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
 from memsim.units import quoted
+from memsim_kernels._grids import CACHE_STATES, COLD, GRIDS, WARM, Point, measured_points
 from memsim_kernels._needs import need_torch, read_jobs
-from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, points_of
+from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, names_points, points_of
 
 if TYPE_CHECKING:
-    from memsim_kernels._grids import Point
     from memsim_kernels.measure import Session
 
 SCHEMA = "memsim.measure/1"
 _OUT = "measurements.csv"
+_ALL = "all"
 _GPU = Option(
     "gpu", "GPU", "What the rows call the GPU, where memsim does not know it by its name.", MACHINE["gpu"].value
 )
 SPEC = Spec(
     "measure",
     "Run the real kernels on this machine's GPU: times and ncu's counters, into a CSV that validate reads. Without an "
-    "option of the problem or the tile, over a grid of 10 problems, full and causal, and 16 tiles.",
+    "option of the problem or the tile, over a grid of many problems, full and causal, and tiles.",
     (
         Option("out", "Output", "The CSV file; rows that it has are kept, and not measured again.", "FILE", _OUT),
+        Option(
+            "grid", "Measure", "The grid: problems that figures may be fitted to, or others that only judge.",
+            "|".join(GRIDS), "fit",
+        ),
+        Option(
+            "cache-state", "Measure", "What a launch finds in the caches: cold, nothing; chained, what the launches "
+            "before it left; warm, what the same launch left (flash only). By default of a grid all that it has, else "
+            "cold.", "|".join((*CACHE_STATES, _ALL)),
+        ),
         Option("no-counters", "Measure", "Leave ncu's counters out.", flag=True),
         Option("no-times", "Measure", "Leave the times out.", flag=True),
         Option("jobs", "Measure", "Kernels compiled side by side.", "N", "8", 1),
@@ -59,6 +70,11 @@ def run(line: Line) -> int:
         faults.attempt(load_gpu, line.options["gpu"])
     if line.flag("no-counters") and line.flag("no-times") and "import-ncu" not in line.options:
         faults.append("--no-counters and --no-times leave nothing to measure: give one of them at most.")
+    for name, texts in (("grid", tuple(GRIDS)), ("cache-state", (*CACHE_STATES, _ALL))):
+        if line.options.get(name, texts[0]) not in texts:
+            faults.append(f"{name} is {quoted(line.options[name])}; it must be one of {', '.join(texts)}.")
+    if "grid" in line.options and names_points(line):
+        faults.append("--grid is given beside a problem or a tile: give one or the other.")
     faults.raise_any()
     assert jobs is not None
     if "import-ncu" in line.options:
@@ -104,12 +120,11 @@ def _import(line: Line, out: Path) -> int:
 
 def _measure(line: Line, out: Path, jobs: int) -> int:
     need_torch("measure")
-    from memsim_kernels._grids import measured_points
     from memsim_kernels._ncu import ncu_here
     from memsim_kernels.measure import NO_LAUNCH, Session, gpu_here
 
     gpu = gpu_here(line.options.get("gpu"))
-    points = points_of(line, gpu, measured_points())
+    points = _points(line, gpu)
     session = Session(out, gpu)
     counters = not line.flag("no-counters")
     if counters and ncu_here() is None:
@@ -128,9 +143,24 @@ def _measure(line: Line, out: Path, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _run(points: Sequence[Point], session: Session, jobs: int, *, times: bool, counters: bool) -> None:
-    from dataclasses import replace
+def _points(line: Line, gpu: str) -> list[Point]:
+    """The points that were asked for, in the cache states that were."""
+    state = line.options.get("cache-state")
+    found = points_of(line, gpu, measured_points(line.options.get("grid", "fit")))
+    if names_points(line):
+        states = tuple(CACHE_STATES) if state == _ALL else (state or COLD,)
+        found = [
+            replace(point, cache_state=each) for point in found for each in states
+            if each != WARM or point.algorithm == "flash"
+        ]  # fmt: skip
+    elif state not in (None, _ALL):
+        found = [point for point in found if point.cache_state == state]
+    if not found:
+        raise MemsimError(f"nothing of what was asked for is measured {state}: give another cache-state.")
+    return found
 
+
+def _run(points: Sequence[Point], session: Session, jobs: int, *, times: bool, counters: bool) -> None:
     from memsim_kernels._provenance import add_run, clocks_in_launches, command_line, provenance_here, sm_clock_mhz
     from memsim_kernels._rows import rows_of_point
     from memsim_kernels.measure import compile_points, measure_counters, measure_times, refusal_of

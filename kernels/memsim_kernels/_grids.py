@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memsim.attention import Attention
 from memsim.tile import Tile
 
+COLD, CHAINED, WARM = "cold", "chained", "warm"
+CACHE_STATES = {
+    COLD: "every launch finds the caches flushed",
+    CHAINED: "the launches of a point run one after the other and find what those before left; the first finds the "
+    "caches full of something else that is clean",
+    WARM: "a launch finds what the same launch, right before it, left",
+}
+
 
 @dataclass(frozen=True)
 class Point:
-    """One algorithm on one problem with one tile."""
+    """One algorithm on one problem with one tile, its launches in one of `CACHE_STATES`."""
 
     algorithm: str
     problem: Attention
     tile: Tile
     lse: bool = False
+    cache_state: str = COLD
 
     def __str__(self) -> str:
         p = self.problem
@@ -24,37 +34,114 @@ class Point:
         heads = f"{p.heads}" if p.kv_head_count == p.heads else f"{p.heads}/{p.kv_head_count}"
         batch = f"{p.batch}×" if p.batch != 1 else ""
         facts = [f"{self.algorithm} {batch}{heads}×{lengths}×{p.head_dim}{' causal' if p.causal else ''} {p.dtype}"]
-        return ", ".join([*facts, str(self.tile), *(["LSE"] if self.lse else [])])
+        return ", ".join([*facts, str(self.tile), *(["LSE"] if self.lse else []),
+                          *([self.cache_state] if self.cache_state != COLD else [])])  # fmt: skip
 
 
-MEASURED_PROBLEMS = (
-    Attention(heads=16, seq_len_q=1024, seq_len_k=1024, head_dim=64),
-    Attention(heads=64, seq_len_q=2048, seq_len_k=2048, head_dim=64),
-    Attention(heads=8, seq_len_q=1000, seq_len_k=1000, head_dim=64),
-    Attention(heads=16, seq_len_q=4096, seq_len_k=4096, head_dim=64, dtype="bfloat16"),
-    Attention(heads=16, seq_len_q=1024, seq_len_k=1024, head_dim=128),
-    Attention(heads=16, seq_len_q=4096, seq_len_k=4096, head_dim=128),
-    Attention(heads=8, seq_len_q=1000, seq_len_k=1000, head_dim=128),
-    Attention(heads=32, kv_heads=8, seq_len_q=2048, seq_len_k=2048, head_dim=128, dtype="bfloat16"),
-    Attention(heads=4, seq_len_q=16384, seq_len_k=16384, head_dim=128),
-    Attention(batch=2, heads=8, seq_len_q=512, seq_len_k=3000, head_dim=96),
-)
-MEASURED_TILES = (
+@dataclass(frozen=True)
+class Grid:
+    """What is measured: flash on each problem, full and causal, with each tile.
+
+    Naive runs on the same problems where S is small enough, and on `naive_only`, with each of `NAIVE_TILES`. Of
+    `warm` flash is measured chained (cold without a flush by ncu) and warm too, with each of `WARM_TILES`.
+    """
+
+    problems: tuple[Attention, ...]
+    tiles: tuple[Tile, ...]
+    naive_only: tuple[Attention, ...] = ()
+    warm: tuple[Attention, ...] = ()
+
+    @property
+    def naive(self) -> tuple[Attention, ...]:
+        """The problems that naive is measured on."""
+        small = (p for p in self.problems if p.seq_len_q * p.seq_len_k * _row_pair_bytes(p) <= LARGEST_S_BYTES)
+        return (*small, *self.naive_only)
+
+    def points(self) -> Iterator[Point]:
+        """Every point, problem by problem."""
+        naive = dict.fromkeys(self.naive)
+        for problem in dict.fromkeys((*self.problems, *self.naive_only)):
+            posed = [replace(problem, causal=causal) for causal in (False, True)] if problem in self.problems else []
+            for p, tile in itertools.product(posed, self.tiles):
+                if tile.load_path != "descriptor-ws" or not p.causal:
+                    yield Point("flash", p, tile)
+            if problem in naive:
+                for tile, state in itertools.product(NAIVE_TILES, (COLD, CHAINED)):
+                    yield Point("naive", problem, tile, cache_state=state)
+            if problem in self.warm:
+                for p, tile, state in itertools.product(posed, WARM_TILES, (CHAINED, WARM)):
+                    yield Point("flash", p, tile, cache_state=state)
+
+
+def _row_pair_bytes(problem: Attention) -> int:
+    """Bytes of S that one row of Q and one key take, over all heads."""
+    return problem.batch * problem.heads * problem.dtype_bytes
+
+
+def _square(
+    heads: int, seq_len: int, head_dim: int, *, batch: int = 1, kv_heads: int | None = None, dtype: str = "float16"
+) -> Attention:
+    return Attention(batch, heads, kv_heads, seq_len, seq_len, head_dim, dtype)
+
+
+LARGEST_S_BYTES = 4.5e9
+NAIVE_TILES = (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3))
+WARM_TILES = (Tile(64, 64, 4, 3), Tile(128, 64, 8, 2))
+_TILES = (
     Tile(64, 32, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(64, 64, 4, 4), Tile(64, 128, 4, 2),
     Tile(128, 32, 8, 3), Tile(128, 64, 4, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2),
     Tile(32, 32, 4, 2), Tile(64, 64, 4, 3, "descriptor"), Tile(128, 64, 4, 2, "descriptor"),
     Tile(128, 128, 8, 2, "descriptor"), Tile(128, 128, 4, 2), Tile(128, 128, 4, 2, "descriptor-ws"),
 )  # fmt: skip
-NAIVE_TILES = (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3))
+_FIT = Grid(
+    problems=(
+        _square(16, 1024, 64),
+        _square(64, 2048, 64),
+        _square(8, 1000, 64),
+        _square(16, 4096, 64, dtype="bfloat16"),
+        _square(16, 1024, 128),
+        _square(16, 4096, 128),
+        _square(8, 1000, 128),
+        _square(32, 2048, 128, kv_heads=8, dtype="bfloat16"),
+        _square(4, 16384, 128),
+        Attention(batch=2, heads=8, seq_len_q=512, seq_len_k=3000, head_dim=96),
+        _square(1, 65536, 128),
+        _square(16, 512, 128, batch=16),
+        _square(1, 2048, 64),
+        _square(128, 128, 64, batch=8),
+    ),
+    tiles=_TILES,
+    naive_only=(_square(16, 1024, 64, batch=32),),
+    warm=(_square(16, 1024, 128), _square(16, 4096, 128), _square(4, 16384, 128), _square(1, 65536, 128)),
+)
+_JUDGE = Grid(
+    problems=(
+        _square(16, 256, 64, batch=64),
+        _square(16, 256, 128, batch=32),
+        _square(1, 1024, 128),
+        _square(16, 1024, 64, batch=64),
+        _square(16, 8192, 128),
+        _square(64, 4096, 64),
+        _square(64, 4096, 128),
+        _square(32, 3000, 128, kv_heads=8, dtype="bfloat16"),
+        _square(1, 32768, 64),
+        _square(12, 2048, 64),
+        _square(4, 512, 128),
+        _square(40, 1536, 128),
+        Attention(heads=32, seq_len_q=256, seq_len_k=8192, head_dim=128),
+        _square(2, 128, 64),
+        _square(2, 32768, 128),
+        _square(8, 16384, 64),
+        _square(1, 131072, 64),
+        _square(1, 131072, 128),
+    ),
+    tiles=(*_TILES, Tile(64, 32, 4, 2), Tile(32, 64, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 4)),
+    warm=(_square(4, 512, 128), _square(64, 4096, 64), _square(1, 32768, 64)),
+)
+GRIDS = {"fit": _FIT, "judge": _JUDGE}
+"""Problems that calibrated figures may be fitted to, and problems that only judge them: none is in both."""
 
 
-def measured_points() -> Iterator[Point]:
-    """Flash on every problem, full and causal, with every tile; naive on those whose S is of a moderate size."""
-    for problem in MEASURED_PROBLEMS:
-        for causal in (False, True):
-            posed = replace(problem, causal=causal)
-            for tile in MEASURED_TILES:
-                if tile.load_path != "descriptor-ws" or not causal:
-                    yield Point("flash", posed, tile)
-        for tile in NAIVE_TILES:
-            yield Point("naive", problem, tile)
+def measured_points(grid: str = "fit") -> Iterator[Point]:
+    """The points of one of `GRIDS`."""
+    yield from GRIDS[grid].points()

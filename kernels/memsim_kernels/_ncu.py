@@ -20,11 +20,17 @@ from memsim.gpu import load_gpu
 from memsim.measurements import Measurement
 from memsim.ncu import ExportedLaunch, measurements_from, read_export, read_file
 from memsim.tile import Tile
-from memsim_kernels._grids import Point
-from memsim_kernels._rows import CACHE_STATE, rows_of_point
+from memsim_kernels._grids import CHAINED, COLD, WARM, Point
+from memsim_kernels._rows import rows_of_point
 
 # The clock is left as it is, since a GPU that others use must not be locked; cycles are there to compare.
-FLAGS = ("--clock-control", "none", "--cache-control", "all")
+_CLOCK = ("--clock-control", "none")
+FLAGS = {COLD: (*_CLOCK, "--cache-control", "all")} | dict.fromkeys(
+    (CHAINED, WARM), (*_CLOCK, "--cache-control", "none")
+)
+"""What ncu is told to do with clock and caches, by cache state."""
+# The raw page has it unasked.
+_PASSES = "profiler__replayer_passes"
 _EXPORT = ("--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off")
 
 
@@ -44,8 +50,13 @@ def ncu_version() -> str:
 
 
 def profile(points: Sequence[Point], gpu: str) -> list[Measurement]:
-    """The counters of every launch of the points, in order. Raises `MemsimError` with what ncu says if it fails, if a
-    counter does not resolve, or if the launches are not those that were to be profiled."""
+    """The counters of every launch of the points, in order; all cold, or none.
+
+    Raises `MemsimError` with what ncu says if it fails, if a counter does not resolve, if the launches are not those
+    that were to be profiled, or if launches that find the caches as they are were replayed.
+    """
+    (flags,) = {FLAGS[point.cache_state] for point in points}
+    single_pass = points[0].cache_state != COLD
     path = ncu_here()
     if path is None:
         raise MemsimError("ncu is not installed here: put NVIDIA Nsight Compute's ncu on the PATH.")
@@ -53,8 +64,8 @@ def profile(points: Sequence[Point], gpu: str) -> list[Measurement]:
         spec, export = Path(folder, "points.json"), Path(folder, "export.csv")
         spec.write_text(json.dumps([asdict(point) for point in points]), encoding="utf-8")
         command = [
-            path, *_EXPORT, *FLAGS, "--metrics", ",".join(metrics_to_collect()), "--log-file", str(export),
-            sys.executable, "-m", "memsim_kernels._profiled", str(spec),
+            path, *_EXPORT, *flags, "--metrics", ",".join(metrics_to_collect(single_pass=single_pass)),
+            "--log-file", str(export), sys.executable, "-m", "memsim_kernels._profiled", str(spec),
         ]  # fmt: skip
         run = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
         said = export.read_text(encoding="utf-8") if export.exists() else ""
@@ -64,7 +75,20 @@ def profile(points: Sequence[Point], gpu: str) -> list[Measurement]:
             raise MemsimError(f"ncu could not count these launches: {reason}")
         header, lines = read_file(export)
         launches = read_export(header, lines, str(export))
+        if single_pass:
+            _check_passes(launches)
     return _assigned(points, launches, gpu)
+
+
+def _check_passes(launches: Sequence[ExportedLaunch]) -> None:
+    for launch in launches:
+        passes = launch.metrics.get(_PASSES)
+        if passes is None or passes.text != "1":
+            many = "an unknown number of" if passes is None else passes.text
+            raise MemsimError(
+                f"ncu took {many} passes over {launch.kernel_name}: what a launch finds in the caches can be counted "
+                "in a single one only."
+            )
 
 
 def _assigned(points: Sequence[Point], launches: Sequence[ExportedLaunch], gpu: str) -> list[Measurement]:
@@ -74,11 +98,13 @@ def _assigned(points: Sequence[Point], launches: Sequence[ExportedLaunch], gpu: 
     measured = []
     for (point, row), launch in zip(wanted, launches, strict=True):
         found = measurements_from(
-            [launch], point.problem, point.tile, load_gpu(gpu), gpu_name=gpu, lse=point.lse, cache_state=CACHE_STATE
+            [launch], point.problem, point.tile, load_gpu(gpu), gpu_name=gpu, lse=point.lse,
+            cache_state=point.cache_state,
         )  # fmt: skip
         if [r.kernel for r in found.rows] != [row.kernel]:
             raise MemsimError(f"{row.kernel} was to be profiled, and ncu's export has {found.other_kernels} there.")
-        missing = [name for name in ("sram_fill_bytes", "sram_store_bytes") if name not in found.rows[0].values]
+        needed = ("sram_fill_bytes",) if point.cache_state != COLD else ("sram_fill_bytes", "sram_store_bytes")
+        missing = [name for name in needed if name not in found.rows[0].values]
         if missing:
             raise MemsimError(f"ncu's export lacks {', '.join(missing)} of {row.kernel}.")
         measured.append(replace(row, values=found.rows[0].values))
@@ -93,5 +119,6 @@ def _environment() -> dict[str, str]:
 def point_of(data: dict[str, object]) -> Point:
     """A point as it was written to JSON."""
     return Point(
-        str(data["algorithm"]), Attention(**data["problem"]), Tile(**data["tile"]), bool(data["lse"])  # type: ignore[arg-type]
+        str(data["algorithm"]), Attention(**data["problem"]), Tile(**data["tile"]), bool(data["lse"]),  # type: ignore[arg-type]
+        str(data["cache_state"]),
     )  # fmt: skip

@@ -40,7 +40,7 @@ def points_of(line: Line, gpu: str, grid: Iterable[Point]) -> list[Point]:
     options = {name: text for name, text in line.options.items() if name in _ASKED}
     axes = _axes(line, options, faults)
     faults.raise_any()
-    if not options and not axes:
+    if not names_points(line):
         return [point for point in grid if point.algorithm in algorithms]
     found: dict[Point, None] = {}
     for algorithm in algorithms:
@@ -53,6 +53,11 @@ def points_of(line: Line, gpu: str, grid: Iterable[Point]) -> list[Point]:
     if not found or (faults and not axes and len(algorithms) == 1):
         faults.raise_any()
     return list(found)
+
+
+def names_points(line: Line) -> bool:
+    """Whether a command line says which points to run, and so not a grid."""
+    return any(name in _ASKED for name in line.options) or bool(line.repeated["vary"])
 
 
 def _axes(line: Line, options: Mapping[str, str], faults: Faults) -> dict[str, list[str]]:

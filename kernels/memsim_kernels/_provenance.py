@@ -45,7 +45,7 @@ def provenance_here(gpu: str, settings: dict[str, Any]) -> dict[str, Any]:
             "python": platform.python_version(),
             "ncu": ncu_version(),
         },
-        "ncu_flags": " ".join(FLAGS),
+        "ncu_flags": {state: " ".join(flags) for state, flags in FLAGS.items()},
         "times": "CUDA events around one launch, L2 flushed before it, median; event_time_spread is (90th - 10th "
         "percentile) / median",
         "inputs": "normal random numbers, seed 0, contiguous",

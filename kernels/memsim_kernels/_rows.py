@@ -13,8 +13,6 @@ from memsim.ncu import softmax_step
 from memsim.units import quoted
 from memsim_kernels._grids import Point
 
-CACHE_STATE = "cold"
-
 
 def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
     """The launches of a point as rows without figures."""
@@ -25,7 +23,7 @@ def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
     return tuple(
         Measurement(
             name, gpu, problem, point.lse, *shapes.get(name, (tile.block_m, tile.block_n)), tile.num_warps,
-            tile.num_stages, tile.load_path, "keys-fast" if name == "qk" else "rows-fast", CACHE_STATE,
+            tile.num_stages, tile.load_path, "keys-fast" if name == "qk" else "rows-fast", point.cache_state,
         )
         for name in names
     )  # fmt: skip

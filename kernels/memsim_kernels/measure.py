@@ -1,7 +1,7 @@
 """Measuring real kernels on this machine's GPU: CUDA-event times and ncu's counters, as rows of a measurement CSV.
 
-Times are of one launch, the L2 flushed before it. Counters come from ncu, which flushes the caches itself. Rows are
-written as they come, so that a run that was stopped goes on where it was.
+Times are of one launch, counters come from ncu; what a launch finds in the caches is its point's cache state
+(`memsim_kernels._grids`). Rows are written as they come, so that a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from triton.runtime.errors import OutOfResources
@@ -17,19 +18,21 @@ from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
 from memsim.measurements import Measurement, write_measurements
-from memsim_kernels._grids import Point
-from memsim_kernels._ncu import profile
+from memsim_kernels._grids import CHAINED, WARM, Point
+from memsim_kernels._ncu import FLAGS, profile
 from memsim_kernels._ready import Ready, ready
 from memsim_kernels._rows import add_figures, identity, rows_of_point, rows_to_keep
 from memsim_kernels.inputs import random_inputs
 from memsim_kernels.tiles import choose
-from memsim_kernels.timing import time_launch
+from memsim_kernels.timing import time_chain, time_launch
 from memsim_kernels.warm import warm
 
 Progress = Callable[[str, int, int], None]
 NO_LAUNCH = "did not launch"
 # Points that one run of ncu profiles, so that a stop loses little.
 _PROFILED_AT_ONCE = 40
+# Points that are timed before the file is written.
+_TIMED_AT_ONCE = 20
 
 _NAMES = (
     ("H200", "h200"), ("H100", "h100-sxm"), ("B200", "b200"), ("A100-SXM4-40GB", "a100-40gb"), ("A100", "a100-80gb"),
@@ -105,18 +108,28 @@ def compile_points(points: Sequence[Point], jobs: int, progress: Progress) -> No
 def measure_times(points: Sequence[Point], session: Session, progress: Progress) -> None:
     """Time every launch of the points that has no time yet."""
     todo = [point for point in points if session.lacks(point, "event_time_s")]
-    for done, point in enumerate(todo):
-        progress("timing", done, len(todo))
-        session.add(list(_timed(point, session.gpu)))
+    for start in range(0, len(todo), _TIMED_AT_ONCE):
+        found: list[Measurement] = []
+        try:
+            for done, point in enumerate(todo[start : start + _TIMED_AT_ONCE], start):
+                progress("timing", done, len(todo))
+                found += _timed(point, session.gpu)
+        finally:
+            session.add(found)
     progress("timing", len(todo), len(todo))
 
 
 def measure_counters(points: Sequence[Point], session: Session, progress: Progress) -> None:
     """Have ncu count every launch of the points that it has not counted yet."""
     todo = [point for point in points if session.lacks(point, "sram_fill_bytes")]
-    for start in range(0, len(todo), _PROFILED_AT_ONCE):
-        progress("counting", start, len(todo))
-        session.add(profile(todo[start : start + _PROFILED_AT_ONCE], session.gpu))
+    done = 0
+    for flags in dict.fromkeys(FLAGS.values()):
+        alike = [point for point in todo if FLAGS[point.cache_state] == flags]
+        for start in range(0, len(alike), _PROFILED_AT_ONCE):
+            progress("counting", done, len(todo))
+            some = alike[start : start + _PROFILED_AT_ONCE]
+            session.add(profile(some, session.gpu))
+            done += len(some)
     progress("counting", len(todo), len(todo))
 
 
@@ -128,9 +141,15 @@ def _timed(point: Point, gpu: str) -> Iterator[Measurement]:
     except OutOfResources as error:
         yield from (replace(row, error=f"{NO_LAUNCH}: {error}") for row in rows)
         return
-    for row, call in zip(rows, made.calls, strict=True):
-        compiled = call.launch()
-        timing = time_launch(call.launch)
+    launches = [call.launch for call in made.calls]
+    if point.cache_state == CHAINED:
+        timings = time_chain(launches)
+    elif point.cache_state == WARM:
+        timings = tuple(time_chain([launch, launch])[1] for launch in launches)
+    else:
+        timings = tuple(map(time_launch, launches))
+    for row, launch, timing in zip(rows, launches, timings, strict=True):
+        compiled: Any = launch()
         values: dict[str, int | float] = {
             "registers": compiled.n_regs,
             "sram_bytes": compiled.metadata.shared,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,14 +29,27 @@ class Timing:
 
 def time_launch(call: Callable[[], object], *, flush: bool = True) -> Timing:
     """Time a call that launches work, warmed up before; with `flush` the L2 holds something else at each start."""
-    call()
+    (timing,) = time_chain([call], flush=flush)
+    return timing
+
+
+def time_chain(calls: Sequence[Callable[[], object]], *, flush: bool = True) -> tuple[Timing, ...]:
+    """Time calls that launch work one after the other, each by itself; with `flush` the L2 holds something else before
+    the first of them, and only there. Only behind a flush are launches queued before the GPU is at them, so that no
+    time of the host is measured."""
+    for call in calls:
+        call()
     torch.cuda.synchronize()
-    first = _once(call, flush)
+    first = sum(_once(calls, flush))
     repetitions = max(LEAST_REPETITIONS, min(MOST_REPETITIONS, round(TARGET_S / max(first, 1e-6))))
-    times = sorted(_once(call, flush) for _ in range(repetitions))
+    runs = [_once(calls, flush) for _ in range(repetitions)]
+    return tuple(_timing(sorted(times)) for times in zip(*runs, strict=True))
+
+
+def _timing(times: Sequence[float]) -> Timing:
     low, high = (times[round(share * (len(times) - 1))] for share in (0.1, 0.9))
     median = statistics.median(times)
-    return Timing(median, (high - low) / median, repetitions)
+    return Timing(median, (high - low) / median, len(times))
 
 
 def time_median_s(call: Callable[[], object]) -> float:
@@ -43,15 +57,16 @@ def time_median_s(call: Callable[[], object]) -> float:
     return time_launch(call).median_s
 
 
-def _once(call: Callable[[], object], flush: bool) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+def _once(calls: Sequence[Callable[[], object]], flush: bool) -> list[float]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
     if flush:
         _much_memory().zero_()
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
+    events[0].record()
+    for call, event in zip(calls, events[1:], strict=True):
+        call()
+        event.record()
+    events[-1].synchronize()
+    return [float(start.elapsed_time(end)) / 1e3 for start, end in pairwise(events)]
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
-"""Do the kernels move on a real H200 what the simulator says? (measurements/h200.csv, no row left out)"""
+"""Do the kernels move on a real H200 what the simulator says? (measurements/h200*.csv, no row left out)"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,20 @@ import pytest
 from memsim.measurements import Measurements, read_measurements
 from memsim.validate import Check, Row, Validation, validate
 
-FILE = Path(__file__).parents[2] / "measurements" / "h200.csv"
+NAIVE = ("qk", "softmax", "pv")
+FOLDER = Path(__file__).parents[2] / "measurements"
+FILE = FOLDER / "h200.csv"
+JUDGE = FOLDER / "h200_judge.csv"
+
+
+@pytest.fixture(scope="module", params=[FILE, JUDGE], ids=["fit", "judge"])
+def measured(request: pytest.FixtureRequest) -> Validation:
+    return validate(read_measurements(request.param))
 
 
 @pytest.fixture(scope="module")
-def measured() -> Validation:
-    return validate(read_measurements(FILE))
+def is_fit(measured: Validation) -> bool:
+    return any(row.measurement.problem.seq_len_k == 65536 for row in measured.rows)
 
 
 def checks(rows: Iterator[Row] | list[Row], column: str) -> list[tuple[Row, Check]]:
@@ -30,17 +39,23 @@ def flash(found: Validation, *, spilling: bool) -> list[Row]:
     ]  # fmt: skip
 
 
-def test_the_grid_is_the_one_that_was_asked_for(measured: Validation) -> None:
+def test_the_grid_is_the_one_that_was_asked_for(measured: Validation, is_fit: bool) -> None:
     rows = [row.measurement for row in measured.rows]
     of_flash = [row for row in rows if row.kernel == "flash"]
-    assert len({(row.problem, row.problem.causal) for row in of_flash}) == 20
-    assert len({row.tile for row in of_flash}) == 16
+    assert len({row.problem for row in of_flash}) == (28 if is_fit else 36)
+    assert len({row.tile for row in of_flash}) == (16 if is_fit else 20)
     assert {row.tile.load_path for row in of_flash} == {"pointer", "descriptor", "descriptor-ws"}
     assert {row.problem.dtype for row in of_flash} == {"float16", "bfloat16"}
-    assert {kernel: sum(row.kernel == kernel for row in rows) for kernel in ("flash", "qk", "softmax", "pv")} == {
-        "flash": 310, "qk": 20, "softmax": 20, "pv": 20,
-    }  # fmt: skip
+    found = Counter((row.kernel, row.cache_state) for row in rows)
+    naive = {(kernel, state): 28 if is_fit else 32 for kernel in NAIVE for state in ("cold", "chained")}
+    cold, other = (434, 16) if is_fit else (702, 12)
+    assert found == naive | {("flash", "cold"): cold, ("flash", "chained"): other, ("flash", "warm"): other}
     assert not measured.failed_launches
+
+
+def test_no_problem_is_in_both() -> None:
+    fit, judge = ({row.problem for row in read_measurements(file).rows} for file in (FILE, JUDGE))
+    assert fit and judge and not fit & judge
 
 
 def test_every_claim_holds(measured: Validation) -> None:
@@ -48,16 +63,17 @@ def test_every_claim_holds(measured: Validation) -> None:
 
 
 @pytest.mark.parametrize("column", ["sram_fill_bytes", "sram_store_bytes"])
-def test_flash_without_stack_is_exact_on_every_row(measured: Validation, column: str) -> None:
+def test_flash_without_stack_is_exact_on_every_row(measured: Validation, is_fit: bool, column: str) -> None:
     rows = checks(flash(measured, spilling=False), column)
-    assert len(rows) == 258
+    # One pass over a launch counts no stores.
+    assert len(rows) == {"sram_fill_bytes": (639, 396), "sram_store_bytes": (615, 364)}[column][is_fit]
     assert [(row.measurement.name, check.simulated, check.measured) for row, check in rows if not check.exact] == []
 
 
-def test_a_spilling_rows_excess_is_its_spill_instructions(measured: Validation) -> None:
+def test_a_spilling_rows_excess_is_its_spill_instructions(measured: Validation, is_fit: bool) -> None:
     """A spill of a warp writes 128 to 512 B through to the L2, whether it is read back there or in the L1."""
     rows = flash(measured, spilling=True)
-    assert len(rows) == 52
+    assert len(rows) == (70 if is_fit else 87)
     for row in rows:
         values = row.measurement.values
         fills, stores = (
@@ -70,14 +86,19 @@ def test_a_spilling_rows_excess_is_its_spill_instructions(measured: Validation) 
 
 
 def test_naive_is_as_exact_as_plain_loads_allow(measured: Validation) -> None:
-    of = {name: [row for row in measured.rows if row.measurement.kernel == name] for name in ("qk", "softmax", "pv")}
+    of = {name: [row for row in measured.rows if row.measurement.kernel == name] for name in NAIVE}
     aligned = [row for row in of["pv"] if row.measurement.problem.seq_len_k % 16 == 0]
     for _, check in checks(aligned, "sram_fill_bytes"):
         assert check.exact
     for _, check in checks(of["qk"], "sram_fill_bytes"):
-        assert check.simulated is not None and 0.7 * check.simulated <= check.measured <= check.simulated
+        assert check.simulated is not None and 0.63 * check.simulated <= check.measured <= check.simulated
     for row, check in checks(of["softmax"], "sram_fill_bytes"):
-        assert check.simulated is not None and abs(check.simulated - check.measured) <= 64, row.measurement.name
+        assert check.simulated is not None
+        off = check.measured - check.simulated
+        if row.measurement.values["stack_bytes"]:
+            assert 0 <= off <= 0.05 * check.simulated, row.measurement.name
+        else:
+            assert abs(off) <= max(64, check.simulated / 1e6), row.measurement.name
     for name in of:
         for row, check in checks(of[name], "sram_store_bytes"):
             ragged = row.measurement.problem.seq_len_k % 16 != 0 and name != "pv"
@@ -98,8 +119,30 @@ def test_one_sector_more_or_less_is_noticed(off: int) -> None:
     assert [row.measurement.line for row in missed] == [rows[place].line]
 
 
-def test_where_it_came_from_is_beside_it() -> None:
-    told = json.loads(FILE.with_suffix(".provenance.json").read_text(encoding="utf-8"))
-    (run,) = told["runs"]
-    assert run["gpu"] == "h200" and run["nvidia_smi"]["name"] == "NVIDIA H200"
-    assert run["versions"]["triton"] == "3.6.0" and run["date"].startswith("2026-11-30")
+def test_less_crosses_from_the_l2_than_arrives_where_sms_ask_for_the_same(measured: Validation) -> None:
+    """And what one half of the L2 asks the other for is between half and all of what misses, where nothing is warm."""
+    rows = [row.measurement for row in measured.rows if "l2_read_bytes" in row.measurement.values]
+    assert {row.cache_state for row in rows} == {"chained", "warm"}
+    for row in rows:
+        v = row.values
+        assert v["l2_read_bytes"] <= v["sram_fill_bytes"] + 1024 <= 5 * v["l2_read_bytes"], row.name
+        if row.cache_state == "chained" and v["hbm_read_bytes"] > 2**24:
+            crossed = v["l2_slice_read_bytes"] - v["l2_read_bytes"]
+            assert 0.49 <= crossed / v["hbm_read_bytes"] <= 1.25, row.name
+
+
+def test_s_of_a_few_mb_stays_in_the_l2_between_kernels(measured: Validation) -> None:
+    chained = [row.measurement for row in measured.rows if row.measurement.cache_state == "chained"]
+    softmax = [(row.problem, row.values["hbm_read_bytes"]) for row in chained if row.kernel == "softmax"]
+    sizes = [(p.batch * p.heads * p.seq_len_q * p.seq_len_k * p.dtype_bytes, read) for p, read in softmax]
+    assert all(read < 0.01 * size for size, read in sizes if size < 2**24)
+    assert all(read > 0.98 * size for size, read in sizes if size > 2**26)
+
+
+@pytest.mark.parametrize("file", [FILE, JUDGE])
+def test_where_it_came_from_is_beside_it(file: Path) -> None:
+    told = json.loads(file.with_suffix(".provenance.json").read_text(encoding="utf-8"))
+    assert len(told["runs"]) >= 3
+    for run in told["runs"]:
+        assert run["gpu"] == "h200" and run["nvidia_smi"]["name"] == "NVIDIA H200"
+        assert run["versions"]["triton"] == "3.6.0" and run["date"].startswith("2026-11-30")

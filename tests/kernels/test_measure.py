@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from memsim_kernels import _command_measure, _ncu
-from memsim_kernels._grids import Point, measured_points
+from memsim_kernels._grids import GRIDS, Point, measured_points
 from memsim_kernels._provenance import add_run, clocks_in_launches, path_beside
 from memsim_kernels._rows import rows_of_point
 from memsim_kernels.measure import Session, refusal_of
+from rich.console import Console
 
 from memsim import Attention, MemsimError, Tile
+from memsim._cli_parse import Line, build_app, parse
 from memsim._ncu_cells import Cell
 from memsim.measurements import Measurement, read_measurements
 from memsim.ncu import ExportedLaunch
@@ -58,13 +60,79 @@ def test_rows_say_how_the_kernels_run() -> None:
     assert [row.kernel for row in rows_of_point(none, "h200")] == ["softmax", "pv"]
 
 
-def test_the_default_grid_is_large_enough_and_fits() -> None:
-    points = list(measured_points())
-    flash = [point for point in points if point.algorithm == "flash"]
-    assert len({(p.problem.seq_len_q, p.problem.head_dim, p.problem.heads, p.problem.dtype) for p in flash}) >= 8
-    assert len({p.tile for p in flash}) >= 10 and {p.problem.causal for p in flash} == {False, True}
-    assert any(point.algorithm == "naive" for point in points)
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_is_large_enough_and_fits(name: str) -> None:
+    points = list(measured_points(name))
+    assert len(set(points)) == len(points)
+    flash = [point for point in points if (point.algorithm, point.cache_state) == ("flash", "cold")]
+    shapes = {replace(point.problem, causal=False) for point in flash}
+    assert len(shapes) >= 14 and len({p.tile for p in flash}) >= 16
+    for shape in shapes:
+        masks = [point.problem.causal for point in flash if replace(point.problem, causal=False) == shape]
+        assert set(masks) == {False, True}
     assert [str(point) for point in points if refusal_of(point, "h200")] == []
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_naive_is_measured_cold_and_in_its_chain_where_s_is_small(name: str) -> None:
+    naive = [point for point in measured_points(name) if point.algorithm == "naive"]
+    assert {point.cache_state for point in naive} == {"cold", "chained"}
+    assert len({replace(point, cache_state="cold") for point in naive}) * 2 == len(naive)
+    sizes = [p.batch * p.heads * p.seq_len_q * p.seq_len_k * p.dtype_bytes for p in (point.problem for point in naive)]
+    assert max(sizes) <= 4.5e9 and (name != "judge" or max(sizes) > 4e9)
+    assert not {131072, 65536} & {point.problem.seq_len_k for point in naive}
+
+
+def test_no_problem_is_fitted_to_and_judged_by() -> None:
+    fit, judge = ({replace(p.problem, causal=False) for p in measured_points(name)} for name in ("fit", "judge"))
+    assert not fit & judge
+    tiles = {name: {p.tile for p in measured_points(name)} for name in GRIDS}
+    assert len(tiles["judge"] - tiles["fit"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "states"),
+    [
+        (["flash", "--seq-len=128"], {("flash", "cold")}),
+        (["flash", "--seq-len=128", "--cache-state=all"], {("flash", "cold"), ("flash", "chained"), ("flash", "warm")}),
+        (["naive", "--seq-len=128", "--cache-state=all"], {("naive", "cold"), ("naive", "chained")}),
+        (["--seq-len=128", "--cache-state=warm"], {("flash", "warm")}),
+        ([], {("flash", "cold"), ("naive", "cold"), ("naive", "chained"), ("flash", "chained"), ("flash", "warm")}),
+        (["naive", "--grid=judge", "--cache-state=chained"], {("naive", "chained")}),
+    ],
+)
+def test_the_cache_states_that_are_measured(given: list[str], states: set[tuple[str, str]]) -> None:
+    points = _command_measure._points(line_of(given), "h200")
+    assert {(point.algorithm, point.cache_state) for point in points} == states
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--grid=test"], 'grid is "test"; it must be one of fit, judge'),
+        (["--cache-state=hot"], 'cache-state is "hot"; it must be one of cold, chained, warm, all'),
+        (["--grid=fit", "--heads=4"], "--grid is given beside a problem or a tile"),
+    ],
+)
+def test_grids_and_cache_states_that_there_are_not(
+    given: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from memsim.cli import run
+
+    assert run(["measure", *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_launch_of_naive_right_after_itself_is_refused() -> None:
+    with pytest.raises(MemsimError, match="nothing of what was asked for is measured warm"):
+        _command_measure._points(line_of(["naive", "--seq-len=128", "--cache-state=warm"]), "h200")
+
+
+def line_of(given: list[str]) -> Line:
+    specs = {"measure": _command_measure.SPEC}
+    line = parse(build_app(specs.values(), "0", ""), specs, ["measure", *given], Console())
+    assert line is not None and not line.faults
+    return line
 
 
 def test_what_is_not_offered_is_not_launched() -> None:
@@ -96,6 +164,41 @@ def test_counters_go_to_the_launch_that_they_are_of() -> None:
     ):
         with pytest.raises(MemsimError, match=words):
             _ncu._assigned([FLASH], wrong, "h200")
+
+
+@pytest.mark.parametrize("state", ["chained", "warm"])
+def test_caches_that_are_left_alone_are_counted_in_one_pass(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ncu is told to leave them, asked for what one pass gives, and not believed if it took more."""
+    fake = tmp_path / "ncu"
+    fake.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n'
+        "while [ $# -gt 0 ]; do [ \"$1\" = --log-file ] && out=$2; shift; done\n"
+        f'cp {tmp_path}/export "$out"\n'
+    )  # fmt: skip
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    header = '"ID","Kernel Name","Grid Size","profiler__replayer_passes","l1tex__m_xbar2l1tex_read_bytes.sum"\n'
+    export = header + '"","","","pass","byte"\n"0","flash_pointer_kernel","(2, 2, 1)","{}","163840"\n'
+    point = replace(FLASH, cache_state=state)
+    (tmp_path / "export").write_text(export.format(1))
+    (row,) = _ncu.profile([point], "h200")
+    assert (row.cache_state, dict(row.values)) == (state, {"sram_fill_bytes": 163840})
+    asked = (tmp_path / "asked").read_text()
+    assert "--cache-control none" in asked and "dram__bytes_read.sum" in asked and "smsp__inst_executed" not in asked
+    (tmp_path / "export").write_text(export.format(3))
+    with pytest.raises(MemsimError, match="ncu took 3 passes over flash_pointer_kernel"):
+        _ncu.profile([point], "h200")
+    (tmp_path / "export").write_text(export.format(1).replace("profiler__replayer_passes", "other"))
+    with pytest.raises(MemsimError, match="ncu took an unknown number of passes"):
+        _ncu.profile([point], "h200")
+
+
+def test_cold_launches_are_flushed_by_ncu_and_counted_whole() -> None:
+    assert _ncu.FLAGS["cold"][-1] == "all" and _ncu.FLAGS["chained"][-1] == _ncu.FLAGS["warm"][-1] == "none"
+    (point,) = (_ncu.point_of(json.loads(json.dumps(asdict(p)))) for p in [replace(FLASH, cache_state="warm")])
+    assert point == replace(FLASH, cache_state="warm")
 
 
 def test_without_ncu_there_are_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:

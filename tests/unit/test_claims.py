@@ -66,6 +66,14 @@ def test_the_claim_on_a_figure(row: Measurement, column: str, relation: str) -> 
     assert bool(claim.why) == (relation != "exact")
 
 
+@pytest.mark.parametrize(("heads", "rows", "slack"), [(8, 1000, 64), (32, 3000, 576)])
+def test_the_counters_own_slack_grows_with_what_it_counts(heads: int, rows: int, slack: int) -> None:
+    """64 B up to 64 MB of S, a millionth beyond."""
+    claim = claim_of("sram_fill_bytes", row_of("softmax", heads=heads, seq_len_q=rows, seq_len_k=rows + 1))
+    assert claim.slack_bytes == slack
+    assert claim.holds(10**9, 10**9 + slack) and not claim.holds(10**9, 10**9 + slack + 1)
+
+
 def test_a_compiled_stack_says_whether_it_spills_where_the_row_does_not() -> None:
     row = row_of(values={})
     assert claim_of("sram_fill_bytes", row, compiled_stack_bytes=0).relation == "exact"

@@ -60,6 +60,14 @@ def test_what_ncu_is_asked_for_is_what_is_read() -> None:
         assert not column.metrics or set(column.metrics) & set(asked), name
 
 
+def test_one_pass_is_not_asked_for_what_takes_more() -> None:
+    """Fills and stores together take three passes on an H200, either with the rest one."""
+    asked = metrics_to_collect(single_pass=True)
+    assert {"l1tex__m_xbar2l1tex_read_bytes.sum", "dram__bytes_read.sum", "sm__cycles_elapsed.max"} < set(asked)
+    assert not {"l1tex__m_l1tex2xbar_write_bytes.sum", "smsp__inst_executed.sum"} & set(asked)
+    assert set(asked) < set(metrics_to_collect())
+
+
 def test_the_documentation_has_the_table() -> None:
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     assert markdown_table() in page

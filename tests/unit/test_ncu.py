@@ -106,6 +106,24 @@ def test_scaled_units_are_known_to_their_last_digit(
             write_measurements(tmp_path / "out.csv", [row])
 
 
+SECTORS = "lts__t_sectors_op_read.sum"
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "bytes_", "off"),
+    [("sector", "161,945", 32 * 161_945, 0), ("", "161945", 32 * 161_945, 0), ("Ksector", "161.95", 5_182_400, 160)],
+)
+def test_sectors_are_bytes(tmp_path: Path, unit: str, value: str, bytes_: int, off: float) -> None:
+    (row,) = imported(tmp_path, long_format([with_metric(FLASH, SECTORS, value, unit)])).rows
+    assert row.values["l2_slice_read_bytes"] == bytes_ and "l2_read_bytes" not in row.values
+    assert row.rounded.get("l2_slice_read_bytes", 0) == off
+
+
+def test_bytes_are_no_sectors(tmp_path: Path) -> None:
+    with pytest.raises(MemsimError, match='has the unit "byte", which is none for sectors'):
+        imported(tmp_path, long_format([with_metric(FLASH, SECTORS, "161,945", "byte")]))
+
+
 @pytest.mark.parametrize(
     ("unit", "value"),
     [("nsecond", "309,824"), ("ns", "309824"), ("usecond", "309.82"), ("us", "309.82"), ("ms", "0.31")],

@@ -81,6 +81,16 @@ def test_sram_of_the_naive_launches() -> None:
     assert resources(gpu, "naive", problem, Tile(64, 32, 1, 3), "softmax").sram_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("columns", "num_warps", "parts"),
+    [(16, 8, 0), (33, 8, 2), (128, 16, 4), (256, 8, 8), (256, 16, 8), (4096, 16, 16), (40_000, 4, 4), (0, 4, 0)],
+)
+def test_only_warps_with_columns_of_their_own_reduce_through_sram(columns: int, num_warps: int, parts: int) -> None:
+    """As compiled for sm_90 by Triton 3.6."""
+    problem = Attention(seq_len_q=128, seq_len_k=columns, head_dim=64)
+    assert resources(H200, "naive", problem, Tile(64, 32, num_warps, 3), "softmax").sram_bytes == 4 * parts
+
+
 def test_sram_of_flash1() -> None:
     """One tile each of Q, K and V."""
     found = resources(on("sm_90"), "flash1", Attention(head_dim=64), Tile(64, 128, 8, 1))
