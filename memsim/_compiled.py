@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 
+from memsim._stream_table import stream_of_key
 from memsim.attention import Attention
 from memsim.errors import MemsimError
 from memsim.gpu import Gpu
+from memsim.stream import Stream
 from memsim.tile import Tile
 
 SOURCES = ("table", "compiled")
@@ -36,13 +38,15 @@ Key = tuple[str, ...]
 class CompiledKernel:
     """What a compiler made of a kernel: `sram_bytes` of a block, `registers` and `stack_bytes` a thread.
 
-    `block_warps` are the warps of a block with those that the compiler adds to the tile's.
+    `block_warps` are the warps of a block with those that the compiler adds to the tile's, `stream` its instructions,
+    None where they are not known.
     """
 
     sram_bytes: int
     registers: int
     stack_bytes: int
     block_warps: int
+    stream: Stream | None = None
 
 
 Provider = Callable[[str, Attention, Tile, str, bool], Mapping[str, CompiledKernel]]
@@ -80,17 +84,21 @@ def key_of(kernel: str, architecture: str, problem: Attention, tile: Tile, lse: 
 
 
 def from_table(kernel: str, architecture: str, problem: Attention, tile: Tile, lse: bool) -> CompiledKernel | None:
-    """The table's row of a launch, None if it has none. One without LSE stands in where one with it is not there."""
+    """The table's row of a launch with its stream, None if it has none.
+
+    One without LSE stands in where one with it is not there.
+    """
     for with_lse in dict.fromkeys((lse, False)):
-        found = shipped().get(key_of(kernel, architecture, problem, tile, with_lse))
+        key = key_of(kernel, architecture, problem, tile, with_lse)
+        found = shipped().get(key)
         if found is not None:
-            return found
+            return replace(found, stream=stream_of_key(key))
     return None
 
 
 @lru_cache(maxsize=1)
 def shipped() -> Mapping[Key, CompiledKernel]:
-    """The table, memsim/data/compiled.csv, by key."""
+    """The table, memsim/data/compiled.csv, by key, without streams."""
     with files("memsim").joinpath("data/compiled.csv").open(encoding="utf-8") as lines:
         return read_table(lines)
 

@@ -21,7 +21,7 @@ def pack(instructions: Sequence[Instruction]) -> bytes:
     fields = np.array(instructions, dtype=np.int64).reshape(-1, len(_WIDTHS))
     if ((fields < 0) | (fields >> np.array(_WIDTHS) != 0)).any():
         raise ValueError(f"an instruction has fields beyond {_WIDTHS} bits")
-    return (fields << np.array(_SHIFTS)).sum(axis=1).astype("<u4").tobytes()
+    return bytes((fields << np.array(_SHIFTS)).sum(axis=1).astype("<u4").data)
 
 
 def unpack(packed: bytes) -> tuple[Instruction, ...]:

@@ -14,6 +14,7 @@ from memsim._compiled import CompiledKernel, from_table
 from memsim.attention import Attention
 from memsim.errors import TileDoesNotFit
 from memsim.gpu import Gpu, Sm
+from memsim.stream import Stream
 from memsim.tile import Room, Tile, cdiv
 from memsim.trace import Buffer, LaunchTrace
 
@@ -38,7 +39,7 @@ class Resources:
     or "none". `stack_bytes` per thread is what the compiled kernel spills (None where no compiled kernel is known),
     `accumulators` the registers per thread that the values of a block take at least. `limited_by` names what keeps
     a further block out: sram, registers, warps or blocks; `block_warps` are the tile's, and those that the compiler
-    adds to specialise warps.
+    adds to specialise warps. `stream` is what the compiled kernel executes, where that is known.
     """
 
     sram_bytes: int
@@ -49,6 +50,7 @@ class Resources:
     blocks_per_sm: int
     limited_by: str
     block_warps: int
+    stream: Stream | None = None
 
 
 def room_of(gpu: Gpu) -> Room:
@@ -127,6 +129,7 @@ def resources_of(
         blocks_per_sm=blocks,
         limited_by=limiter,
         block_warps=warps,
+        stream=None if kernel is None else kernel.stream,
     )
 
 

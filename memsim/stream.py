@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 KINDS = (
-    "fma", "integer_multiply", "alu", "convert", "exp", "uniform", "shuffle", "sram", "copy", "copy_commit", "copy_wait",
-    "product", "product_wait", "mma", "barrier", "box_copy", "box_wait", "load", "store", "spill_load", "spill_store",
-    "fence", "other", "box_store",
+    "fma", "integer_multiply", "alu", "convert", "exp", "uniform", "shuffle", "sram", "copy", "copy_commit",
+    "copy_wait", "product", "product_wait", "mma", "barrier", "box_copy", "box_wait", "load", "store", "spill_load",
+    "spill_store", "fence", "other", "box_store",
 )  # fmt: skip
 """What an instruction does. `product` is an asynchronous matrix product of a warp group (wgmma), `mma` one of a warp;
 `copy` an asynchronous copy into SRAM through pointers, `box_copy` one by a tensor descriptor."""
 
 (
-    FMA, INTEGER_MULTIPLY, ALU, CONVERT, EXP, UNIFORM, SHUFFLE, SRAM, COPY, COPY_COMMIT, COPY_WAIT, PRODUCT, PRODUCT_WAIT,
-    MMA, BARRIER, BOX_COPY, BOX_WAIT, LOAD, STORE, SPILL_LOAD, SPILL_STORE, FENCE, OTHER, BOX_STORE,
+    FMA, INTEGER_MULTIPLY, ALU, CONVERT, EXP, UNIFORM, SHUFFLE, SRAM, COPY, COPY_COMMIT, COPY_WAIT, PRODUCT,
+    PRODUCT_WAIT, MMA, BARRIER, BOX_COPY, BOX_WAIT, LOAD, STORE, SPILL_LOAD, SPILL_STORE, FENCE, OTHER, BOX_STORE,
 ) = range(len(KINDS))  # fmt: skip
 
 COMMITS, FROM_REGISTERS = 1, 2

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 SCHEMA = "memsim.probe/1"
 
 _JOBS = Option("jobs", "Run", "Compilers at once.", "N", "2", 1)
-_TABLE = Option("table", "Output", "Compile every kernel of the shipped table and write it to this file.", "FILE")
+_TABLE = Option(
+    "table", "Output", "Compile every kernel of the shipped table and write it to this file, and what those of sm_90 "
+    "execute to streams.npz beside it.", "FILE",
+)  # fmt: skip
 _OPTIONS = (*PROBLEM.values(), *TILE.values(), MACHINE["gpu"], RUN["lse"])
 
 SPEC = Spec(
@@ -157,13 +160,15 @@ def _data(request: Request, tile: Tile, probed: Sequence[Probed]) -> Mapping[str
 
 def _write_table(path: str, jobs: int) -> int:
     need_torch("probe")
+    from memsim._stream_table import write_streams
     from memsim_kernels._probe_table import by_key, entries, write_table
     from memsim_kernels.probe import compile_each
 
     found: dict[int, Compiled] = {}
     listed = entries()
     target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    streams = target.with_name("streams.npz")
+    draft, streams_draft = (file.with_name(f".{file.name}.{os.getpid()}") for file in (target, streams))
     failures = []
     try:
         # Tried before the long work, not after it.
@@ -174,14 +179,19 @@ def _write_table(path: str, jobs: int) -> int:
                     failures.append(str(result))
                 else:
                     found[n] = result
+        rows = by_key(found, listed)
         with draft.open("w", encoding="utf-8", newline="") as file:
-            write_table(file, by_key(found, listed))
+            write_table(file, rows)
+        with streams_draft.open("wb") as binary:
+            write_streams(binary, {key: kernel.stream for key, kernel in rows if kernel.stream is not None})
         draft.replace(target)
+        streams_draft.replace(streams)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise MemsimError(f"table is {quoted(path)}, which cannot be written ({reason}): give another file.") from None
     finally:
         draft.unlink(missing_ok=True)
+        streams_draft.unlink(missing_ok=True)
     for failure in failures:
         say(failure)
     say(f"{len(found)} of {len(listed)} kernels are in {quoted(path)}.")

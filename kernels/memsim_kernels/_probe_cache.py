@@ -19,7 +19,8 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any
 
-from memsim_kernels import _probe_worker, _sass
+from memsim import _stream_bytes, stream
+from memsim_kernels import _probe_worker, _sass, _stream
 
 
 def cache_folder() -> Path:
@@ -51,7 +52,7 @@ def key_of(request: Mapping[str, Any], kernel: Any) -> str:
 def _tools() -> list[str]:
     from triton import __version__
 
-    return [__version__, getsource(_sass), getsource(_probe_worker)]
+    return [__version__, *map(getsource, (_sass, _stream, _probe_worker, _stream_bytes, stream))]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 For each architecture the tiles that people try, as far as their SRAM fits one, at the length 1,024 and, for naive
 attention on fewer tiles, 1,000, which is no multiple of 16; 8 heads, one sequence. A tile of a machine file is in it
-for every head_dim of the table.
+for every head_dim of the table. On sm_90 there is also what `memsim measure` runs (`memsim_kernels._grids`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from memsim._compiled import KEY_COLUMNS, Key, key_of
 from memsim.attention import Attention
 from memsim.gpu import gpu_names, load_gpu
 from memsim.tile import Tile
+from memsim_kernels._grids import GRIDS, NAIVE_TILES
 from memsim_kernels._plan import plan_calls
 from memsim_kernels._sass import CLASSES
 from memsim_kernels.calls import Call
+from memsim_kernels.costs import padded_width
 from memsim_kernels.probe import Compiled
 from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT, measured_tiles
 
@@ -32,6 +34,8 @@ the version of Triton that compiled it."""
 
 HEADS = 8
 EVEN, ODD = 1024, 1000
+_MEASURED_HEAD_DIMS = (64, 96, 128)
+_NAIVE_LENGTHS = (*(2**exponent for exponent in range(7, 17)), ODD, 1536, 3000)
 _SRAM_LIMITS = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}
 _SMALL = ((16, 16), (16, 32), (16, 64), (32, 32), (32, 64))
 _MEDIUM = ((64, 32), (64, 64), (64, 128))
@@ -85,6 +89,7 @@ def _launches() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
             for n in (EVEN, ODD):
                 yield "sm_90", "flash", _problem(found.head_dim, found.causal, n, found.dtype), found.tile, False
     yield from _listed()
+    yield from _measured()
 
 
 def _flash(architecture: str) -> Iterator[tuple[str, str, Attention, Tile, bool]]:
@@ -145,6 +150,17 @@ def _listed() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
             if _fits(gpu.architecture, d, (tile.block_m, tile.block_n), tile.num_stages, gpu.sm.sram.block_limit_bytes):
                 yield from ((name, "flash", _problem(d, causal), tile, False) for name in alike)
                 yield gpu.architecture, "naive", _problem(d, causal), tile, False
+
+
+def _measured() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
+    """What the measured grids need, and lengths of naive's rows beyond theirs, on sm_90."""
+    for tile in dict.fromkeys(tile for grid in GRIDS.values() for tile in grid.tiles):
+        special = tile.load_path == "descriptor-ws"
+        for d, causal, n in itertools.product(_MEASURED_HEAD_DIMS, (False,) if special else (False, True), (EVEN, ODD)):
+            if _fits("sm_90", padded_width(d), (tile.block_m, tile.block_n), tile.num_stages):
+                yield "sm_90", "flash", _problem(d, causal, n), tile, False
+    for tile, d, n in itertools.product(NAIVE_TILES, _MEASURED_HEAD_DIMS, _NAIVE_LENGTHS):
+        yield "sm_90", "naive", _problem(d, n=n), tile, False
 
 
 def _problem(d: int, causal: bool = False, n: int = EVEN, dtype: str = "float16") -> Attention:

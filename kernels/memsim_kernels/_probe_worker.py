@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from memsim_kernels._sass import find_loops, main_loop, opcodes_of, read_sass, read_usage
+from memsim_kernels._stream import ARCHITECTURES_OF_STREAMS, packed, stream_of
 
 WARP_THREADS = 32
 
@@ -76,7 +77,7 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     for name in names_of_stages[len(before) :]:
         module = stages[name](module, metadata)
     found = {"sram_bytes": metadata["shared"], "block_warps": metadata["num_warps"]}
-    return found | _read_binary(module, triton.knobs.nvidia.cuobjdump.path)
+    return found | _read_binary(module, triton.knobs.nvidia.cuobjdump.path, request)
 
 
 def _allocate(stage: Any, module: Any, metadata: dict[str, Any]) -> None:
@@ -96,7 +97,7 @@ def _allocate(stage: Any, module: Any, metadata: dict[str, Any]) -> None:
             enough.args[0].run(module, "allocate_shared_memory")
 
 
-def _read_binary(binary: bytes, cuobjdump: str) -> dict[str, Any]:
+def _read_binary(binary: bytes, cuobjdump: str, request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(binary)
@@ -108,12 +109,14 @@ def _read_binary(binary: bytes, cuobjdump: str) -> dict[str, Any]:
     instructions = read_sass(sass)
     loops = find_loops(instructions)
     main = main_loop(loops)
+    known = request["architecture"] in ARCHITECTURES_OF_STREAMS
     return {
         "registers": registers,
         "stack_bytes": stack,
         "opcodes": opcodes_of(instructions),
         "loops": [{"address": loop.address, "opcodes": loop.opcodes} for loop in loops],
         "main_loop": None if main is None else loops.index(main),
+        "stream": packed(stream_of(instructions, loops, request["num_stages"]) if known else None),
     }
 
 

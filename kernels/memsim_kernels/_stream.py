@@ -5,12 +5,11 @@ the loops with matrix products, or, where there are none, with float32 or exp in
 head to its last branch back; what ptxas moved behind that EXIT (waits that try again) is left out.
 
 A warp-specialised kernel has three warp groups in a loop that deals out work: one copies, two multiply. Its stream is
-that of the first of these two as far as it waits, so what comes before its loop is, in this order:
-- the way from the entry to the branch that parts the groups;
-- the copying group's way to its own loop: it makes the descriptors and fetches Q, for which the others wait. Of the
-  boxes of Q, one a group, the stream keeps the one that its group waits for;
+that of the first of these two as far as it waits. So what comes before its loop is, in this order:
+- the copying group's way from the entry to its own loop: it makes the descriptors and fetches Q, for which the others
+  wait. Of the boxes of Q, one a group, the stream keeps the one that its group waits for;
 - copies of boxes into each of the num_stages buffers of K and V, which are empty at first;
-- the group's own way to its loop, without what it does instead of the loop where there are no keys.
+- the group's own way to its loop, from where it parts from the other.
 In the loop each arrival that gives a buffer back stands for the box that the copying group then fetches into it.
 After the loop it follows the group to the branch back.
 """
@@ -18,12 +17,16 @@ After the loop it follows the group to the branch back.
 from __future__ import annotations
 
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
 from memsim import stream
-from memsim._stream_bytes import stream_from
+from memsim._stream_bytes import pack, stream_from, unpack
 from memsim.stream import Segment, Stream
 from memsim_kernels._sass import Instruction, Loop, main_loop
+
+ARCHITECTURES_OF_STREAMS = ("sm_90",)
+"""Those whose instructions are known here."""
 
 _KINDS: dict[int, str] = {
     # Arithmetic in halves runs on the pipe of float32 multiply-adds.
@@ -57,11 +60,16 @@ _BOX: stream.Instruction = (stream.BOX_COPY, 0, 0, 1, stream.NO_BARRIER, stream.
 _PENDING = re.compile(r"(?:SB0|gsb0), 0x([0-9a-f]+)")
 
 
-def stream_of(instructions: Sequence[Instruction], loops: Sequence[Loop], num_stages: int = 1) -> Stream:
-    """The stream of a kernel with so many stages, from all of its instructions and natural loops."""
+def stream_of(instructions: Sequence[Instruction], loops: Sequence[Loop], num_stages: int = 1) -> Stream | None:
+    """The stream of a kernel with so many stages, from all of its instructions and natural loops.
+
+    None for a kernel that never ends, or whose warps are specialised in another way than the module says.
+    """
     if any(i.opcode == "USETMAXREG" for i in instructions):
         return _specialised(instructions, loops, num_stages)
-    end = _last_exit(instructions)
+    end = max((i.address for i in instructions if i.opcode == "EXIT" and not i.falls), default=None)
+    if end is None:
+        return None
     segments, start = [], 0
     for head, last in _stretches(instructions, loops, end):
         segments += [
@@ -70,6 +78,20 @@ def stream_of(instructions: Sequence[Instruction], loops: Sequence[Loop], num_st
         ]
         start = last + 1
     return stream_from([*segments, Segment(False, _encoded(_between(instructions, start, end + 1)))])
+
+
+def packed(whole: Stream | None) -> list[tuple[bool, str]] | None:
+    """A stream as JSON takes it: for each segment whether it is a loop, and its instructions."""
+    if whole is None:
+        return None
+    return [(segment.loop, b64encode(pack(segment.instructions)).decode()) for segment in whole.segments]
+
+
+def unpacked(segments: Sequence[tuple[bool, str]] | None) -> Stream | None:
+    """The stream that was `packed`."""
+    if segments is None:
+        return None
+    return stream_from(Segment(loop, unpack(b64decode(text))) for loop, text in segments)
 
 
 def encode(i: Instruction) -> stream.Instruction:
@@ -117,10 +139,6 @@ def _between(instructions: Sequence[Instruction], start: int, end: int) -> list[
     return [i for i in instructions if start <= i.address < end]
 
 
-def _last_exit(instructions: Sequence[Instruction]) -> int:
-    return max(i.address for i in instructions if i.opcode == "EXIT" and not i.falls)
-
-
 def _stretches(instructions: Sequence[Instruction], loops: Sequence[Loop], end: int) -> list[tuple[int, int]]:
     """(head, last branch back) of each loop to cut at; of loops in one another the inner one."""
     classes = ("tensor",) if any(loop.share(("tensor",)) for loop in loops) else ("fp32", "exp")
@@ -136,35 +154,48 @@ def _last_branch(instructions: Sequence[Instruction], head: int, end: int) -> in
     return max((i.address for i in instructions if i.target == head and head < i.address < end), default=None)
 
 
-def _specialised(instructions: Sequence[Instruction], loops: Sequence[Loop], num_stages: int) -> Stream:
-    end = _last_exit(instructions)
+def _specialised(instructions: Sequence[Instruction], loops: Sequence[Loop], num_stages: int) -> Stream | None:
     math = main_loop(list(loops))
     fetching = [loop.address for loop in loops if "UTMALDG" in loop.opcodes and not loop.share(("tensor",))]
-    if math is None or len(fetching) != 1:
-        raise ValueError("a kernel of specialised warps has not one loop of copies beside those of products")
-    head, last = math.address, _last_branch(instructions, math.address, end)
-    assert last is not None
-    # Where the groups part: of the branches before the loop, the last that leads to before the copies.
-    away = [
-        (i.target, i.address) for i in _between(instructions, 0, head) if i.target and last < i.target < fetching[0]
-    ]
-    copier, parting = max(away)
-    own = _way_to_loop(_between(instructions, parting + 1, head), head)
+    last = _last_branch(instructions, math.address, instructions[-1].address) if math is not None else None
+    if math is None or last is None or len(fetching) != 1:
+        return None
+    head = math.address
+    copying = _way(instructions, 0, fetching[0])
+    shared = {i.address for i in copying}
+    own = [i for i in _way(instructions, 0, head) if i.address not in shared]
     fetched = sum(i.name.startswith(_BOX_WAIT) for i in own)
-    before = [
-        *_encoded(_between(instructions, 0, parting + 1)),
-        *_fetches(_between(instructions, copier, fetching[0]), fetched),
-        *[_BOX] * (2 * num_stages),
-        *_encoded(own),
-    ]
+    before = [*_fetches(copying, fetched), *[_BOX] * (2 * num_stages), *_encoded(own)]
     loop = [
         (stream.BOX_COPY, *encode(i)[1:]) if i.name.startswith("SYNCS.ARRIVE") else encode(i)
         for i in _between(instructions, head, last + 1)
     ]
-    rest = _between(instructions, last + 1, end + 1)
-    back = next(i.address for i in rest if not i.falls and (i.target is None or i.target < head))
-    after = _between(rest, last + 1, back + 1)
-    return stream_from([Segment(False, tuple(before)), Segment(True, tuple(loop)), Segment(False, _encoded(after))])
+    after = _encoded(_way(instructions, last + 1))
+    return stream_from([Segment(False, tuple(before)), Segment(True, tuple(loop)), Segment(False, after)])
+
+
+def _way(instructions: Sequence[Instruction], start: int, end: int | None = None) -> list[Instruction]:
+    """The instructions from an address to the one at `end`, without it, else to where the way ends or turns back.
+
+    A branch that depends on something is taken only where `end` cannot be reached without; branches back never are.
+    """
+    leads: dict[int, bool] = {}
+    following: dict[int, int | None] = {}
+    after = None
+    for i in reversed(instructions):
+        ahead = i.target if i.target is not None and i.target > i.address else None
+        falls = after if i.falls else None
+        step = falls if falls is not None and (end is None or leads[falls] or ahead is None) else ahead
+        following[i.address] = step
+        leads[i.address] = i.address == end or (step is not None and leads[step])
+        after = i.address
+    by_address = {i.address: i for i in instructions}
+    address: int | None = next(i.address for i in instructions if i.address >= start)
+    found = []
+    while address is not None and address != end:
+        found.append(by_address[address])
+        address = following[address]
+    return found
 
 
 def _fetches(instructions: Sequence[Instruction], boxes: int) -> list[stream.Instruction]:
@@ -176,19 +207,4 @@ def _fetches(instructions: Sequence[Instruction], boxes: int) -> list[stream.Ins
         if kind == stream.BOX_WAIT or (kind == stream.BOX_COPY and boxes < 0):
             kind = stream.OTHER
         found.append((kind, *instruction[1:]))
-    return found
-
-
-def _way_to_loop(instructions: Sequence[Instruction], head: int) -> list[Instruction]:
-    """Without what a branch skips on the way to the loop at `head` and what itself branches past that loop."""
-    found: list[Instruction] = []
-    skipped_to = 0
-    for n, i in enumerate(instructions):
-        if i.address < skipped_to:
-            continue
-        found.append(i)
-        if i.opcode == "BRA" and i.falls and i.target is not None and i.address < i.target <= head:
-            before_target = [j for j in instructions[n + 1 :] if j.address < i.target][-1:]
-            if before_target and not before_target[0].falls and (before_target[0].target or 0) > head:
-                skipped_to = i.target
     return found

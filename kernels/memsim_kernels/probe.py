@@ -15,10 +15,12 @@ from typing import Any
 
 from memsim._compiled import CompiledKernel
 from memsim.errors import MemsimError
+from memsim.stream import Stream
 from memsim_kernels import _probe_cache
 from memsim_kernels._probe_pool import answers
 from memsim_kernels._sass import Loop, by_class
 from memsim_kernels._signature import DIVISOR, signature_of
+from memsim_kernels._stream import unpacked
 from memsim_kernels.calls import Call
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -33,7 +35,8 @@ class Compiled:
 
     `registers` and `stack_bytes` (spills and arrays, in local memory) are per thread. `opcodes` counts the instructions
     of the whole kernel by name, `loops` those of each loop, `main_loop` is one of them by the rule of
-    `memsim_kernels._sass`. All of these are None or empty where only SRAM was asked for.
+    `memsim_kernels._sass`; `stream` is what the replay of an SM executes, on the architectures that it is known for
+    (`memsim_kernels._stream`). All of these are None or empty where only SRAM was asked for.
     """
 
     kernel: str
@@ -45,13 +48,14 @@ class Compiled:
     opcodes: dict[str, int] | None = None
     loops: tuple[Loop, ...] = ()
     main_loop: Loop | None = None
+    stream: Stream | None = None
 
     @property
     def resources(self) -> CompiledKernel:
         """What the simulator needs of it."""
         if self.registers is None or self.stack_bytes is None:
             raise MemsimError(f"{self.kernel} was compiled for its SRAM only; compile it without sram_only.")
-        return CompiledKernel(self.sram_bytes, self.registers, self.stack_bytes, self.block_warps)
+        return CompiledKernel(self.sram_bytes, self.registers, self.stack_bytes, self.block_warps, self.stream)
 
     @property
     def math_loops(self) -> tuple[Loop, ...]:
@@ -187,6 +191,7 @@ def _compiled(call: Call, architecture: str, answer: dict[str, Any]) -> Compiled
         opcodes=answer.get("opcodes"),
         loops=loops,
         main_loop=None if main is None else loops[main],
+        stream=unpacked(answer.get("stream")),
     )
 
 
