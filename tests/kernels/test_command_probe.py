@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from memsim_kernels.probe import compile_call
 from triton import __version__
 
 from memsim import Attention, Tile, load_gpu, simulate
-from memsim._compiled import key_of, read_table, shipped
+from memsim._compiled import from_table, key_of, read_table, shipped
+from memsim._stream_table import read_streams
 from memsim.cli import run
 from memsim.resources import blocks_per_sm
 
@@ -112,10 +114,14 @@ def test_a_table_is_written_whole(
     path = tmp_path / "table.csv"
     assert run(["probe", f"--table={path}"]) == 1  # one of the two does not compile
     assert "1 of 2 kernels are in" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [path]
+    streams = tmp_path / "streams.npz"
+    assert sorted(tmp_path.iterdir()) == [streams, path]
     with path.open(encoding="utf-8") as lines:
         found = read_table(lines)
-    assert found == {key: compile_call(call, "sm_90").resources}
+    compiled = compile_call(call, "sm_90").resources
+    assert found == {key: replace(compiled, stream=None)}
+    with streams.open("rb") as file:
+        assert read_streams(file).get(key) == compiled.stream is not None
     (row,) = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     assert tuple(row) == COLUMNS and row["triton"] == __version__
     assert int(row["main_tensor"]) == compile_call(call, "sm_90").main_mix["tensor"]
@@ -133,7 +139,9 @@ def test_the_shipped_table_is_what_the_compiler_says() -> None:
     ]  # fmt: skip
     for kernel, architecture, problem, tile in picked:
         entry = listed[key_of(kernel, architecture, problem, tile, False)]
-        found, said = compile_call(entry.call, architecture).resources, shipped()[entry.key]
+        found = compile_call(entry.call, architecture).resources
+        said = from_table(kernel, architecture, problem, tile, False)
+        assert said is not None
         if __version__ == table_triton:
             assert found == said
         elif tile.load_path == "pointer":
