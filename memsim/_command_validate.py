@@ -6,7 +6,7 @@ from memsim._cli_output import print_json, print_report, write
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._csv_text import Line as CsvLine
-from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._option_list import FLASH_ONLY, MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Machines, Request, read_request
 from memsim.gpu import Gpu
 from memsim.measurements import Measurements, measurements_of
@@ -121,7 +121,7 @@ def _request(line: Line, machines: Machines) -> Request:
     algorithm = line.options.get("algorithm")
     if algorithm is not None and algorithm not in _ALGORITHMS:
         faults.append(f"algorithm is {quoted(algorithm)}; of an export it must be one of {', '.join(_ALGORITHMS)}.")
-    if missing := [f"--{name}" for name in TILE if name != "load-path" and name not in line.options]:
+    if missing := [f"--{name}" for name in TILE if name not in FLASH_ONLY and name not in line.options]:
         faults.append(f"an export of ncu does not say its tile: give {', '.join(missing)} too.")
     options = {name: text for name, text in line.options.items() if name in _OF_AN_EXPORT or name == "gpu"}
     request = faults.attempt(lambda: read_request(options, {}, machines=machines))

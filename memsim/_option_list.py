@@ -9,6 +9,7 @@ from memsim._compiled import SOURCES
 from memsim.api import DEFAULT_GPU, INPUTS
 from memsim.attention import DTYPE_BYTES
 from memsim.gpu import SHORT_OPTIONS
+from memsim.grid import ORDERS, ROWS_FAST
 from memsim.tile import LOAD_PATHS
 
 
@@ -56,6 +57,10 @@ TILE = _table(
         "load-path", "Tile", "How flash asks for tiles: by pointers, by tensor descriptors (TMA), or by descriptors "
         "with loads and math in different warps; naive takes pointers.", "|".join(LOAD_PATHS), LOAD_PATHS[0],
     ),
+    Option(
+        "grid-order", "Tile", "In which order flash's blocks go over rows and heads; naive takes the first.",
+        "|".join(ORDERS), ROWS_FAST,
+    ),
 )  # fmt: skip
 MACHINE = _table(
     Option(
@@ -77,6 +82,8 @@ RUN = _table(
         "Triton, which compiles them for this problem (extra kernels).", "|".join(SOURCES), SOURCES[0],
     ),
 )  # fmt: skip
+FLASH_ONLY = ("load-path", "grid-order")
+"""Those of the tile that are flash's: naive has one of each."""
 AXES: Mapping[str, Option] = PROBLEM | TILE | MACHINE | RUN
 """The options that a request is made of: what a sweep may vary by a short name."""
 

@@ -14,6 +14,7 @@ from memsim.api import DEFAULT_GPU, INPUTS, compare, simulate
 from memsim.attention import DTYPE_BYTES, Attention
 from memsim.errors import MemsimError
 from memsim.gpu import SHORT_OPTIONS, Gpu, apply_options, load_gpu
+from memsim.grid import ORDERS
 from memsim.machine.replay import Progress
 from memsim.programs import PROGRAMS
 from memsim.result import Comparison, Result
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 
 _COUNTS = tuple(name for name in PROBLEM if name not in ("dtype", "causal", "scale"))
+_NAMED: Mapping[str, Iterable[str]] = {"load-path": LOAD_PATHS, "grid-order": ORDERS}
 _SMALLEST = {"batch": 1, "seq_len_q": 1, "seq_len_k": 1, "head_dim": 1}
 
 
@@ -109,7 +111,7 @@ class Faults(list[str]):
 
 
 _FIELD_NAMES = re.compile(
-    r"(?<![\w.])(?:kv_heads|seq_len(?:_[qk])?|head_dim|block_[mn]|num_warps|num_stages|load_path)(?!\w)"
+    r"(?<![\w.])(?:kv_heads|seq_len(?:_[qk])?|head_dim|block_[mn]|num_warps|num_stages|load_path|grid_order)(?!\w)"
 )
 
 
@@ -185,8 +187,8 @@ def check_text(name: str, text: str) -> None:
         _read_dtype(text)
     elif name == "scale":
         _read_scale(text)
-    elif name == "load-path":
-        _read_load_path(text, name)
+    elif name in _NAMED:
+        _read_named(text, name)
     elif name in _COUNTS or name in TILE:
         _read_count(text, name)
 
@@ -265,9 +267,9 @@ def _read_dtype(text: str) -> str:
     return text
 
 
-def _read_load_path(text: str, name: str) -> str:
-    if text not in LOAD_PATHS:
-        raise MemsimError(f"{name} is {quoted(text)}; it must be one of {', '.join(LOAD_PATHS)}.")
+def _read_named(text: str, name: str) -> str:
+    if text not in _NAMED[name]:
+        raise MemsimError(f"{name} is {quoted(text)}; it must be one of {', '.join(_NAMED[name])}.")
     return text
 
 
@@ -277,7 +279,7 @@ def read_tile(options: Mapping[str, str]) -> dict[str, Any]:
     tile: dict[str, Any] = {}
     for name in TILE:
         if name in options:
-            read: Callable[[str, str], Any] = _read_load_path if name == "load-path" else _read_count
+            read: Callable[[str, str], Any] = _read_named if name in _NAMED else _read_count
             value = faults.attempt(read, options[name], name)
             if value is not None:
                 tile[name.replace("-", "_")] = value

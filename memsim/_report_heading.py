@@ -8,11 +8,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from memsim._option_list import FLASH_ONLY
 from memsim._report_format import Paragraph, kib, plural
 from memsim.gpu import Gpu
 from memsim.result import Result
 from memsim.tile import Tile
 from memsim.units import format_rate
+
+# As fields of a tile and as options.
+_FLASH_ONLY = {*FLASH_ONLY, *(name.replace("-", "_") for name in FLASH_ONLY)}
 
 COUNTED = "Counted without a replay, so there are no times."
 
@@ -74,8 +78,8 @@ def machine_line(name: str, changed: Mapping[str, str], facts: Collection[str], 
 def tile_origin(algorithm: str | None, asked: Collection[str], varied: Collection[str] = ()) -> str:
     """Where a tile comes from. `asked` and `varied` name fields that were given; `algorithm` is None if it varies."""
     if algorithm == "naive":
-        asked, varied = ([name for name in names if name != "load_path"] for names in (asked, varied))
-    shape, varied_shape = ({*names} - {"load_path", "load-path"} for names in (asked, varied))
+        asked, varied = ([name for name in names if name not in _FLASH_ONLY] for names in (asked, varied))
+    shape, varied_shape = ({*names} - _FLASH_ONLY for names in (asked, varied))
     if len(shape) == 4 or len(varied_shape) == 4:
         return "as varied" if varied else "as asked for"
     names = [f"{_options(asked)} as asked for"] if asked else []

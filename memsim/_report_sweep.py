@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
-from memsim._option_list import PROBLEM, TILE
+from memsim._option_list import FLASH_ONLY, PROBLEM, TILE
 from memsim._report_format import NONE, Figures, Paragraph, kib, number, percent, plural, seconds, size
 from memsim._report_heading import COUNTED, machine_facts, machine_line, problem_facts, spaced, tile_origin, titled
 from memsim._sweep_table import SweepRow, SweepTable
 from memsim.gpu import SHORT_OPTIONS
+from memsim.grid import ROWS_FAST
 from memsim.tile import Tile
 
 MOST_SWEEP_ROWS = 200
@@ -59,7 +60,8 @@ def _short_tile(tile: Tile | None) -> str:
     if tile is None:
         return NONE
     path = "" if tile.load_path == "pointer" else f", {tile.load_path}"
-    return f"{tile.block_m}×{tile.block_n}, {tile.num_warps}, {tile.num_stages}{path}"
+    order = "" if tile.grid_order == ROWS_FAST else f", {tile.grid_order}"
+    return f"{tile.block_m}×{tile.block_n}, {tile.num_warps}, {tile.num_stages}{path}{order}"
 
 
 def _value(text: str) -> int | bool | str:
@@ -107,7 +109,7 @@ class _SweepFigures:
         self._axes = list(table.axes)
         self._rows = table.rows[:MOST_SWEEP_ROWS]
         # It stands in the heading where it is the same everywhere, and in the axes where they vary all of it.
-        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} - {"load-path"} <= {*table.axes}
+        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} - {*FLASH_ONLY} <= {*table.axes}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = {name: [show(row) for row in self._rows] for name, show in self._COLUMNS.items()}

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from memsim._option_list import PROBLEM, TILE
 from memsim._options import settings_of
 from memsim.gpu import Gpu
+from memsim.grid import ROWS_FAST
 from memsim.tile import Tile
 
 SWEEP_SCHEMA = "memsim.sweep/1"
@@ -19,7 +20,7 @@ class SweepRow:
     """One point. `status` is "ok", or why there are no figures: "does-not-fit" (the tile), "out-of-memory" (HBM) or
     "refused" (a value that cannot be, or values that do not go together), with the sentence in `reason`.
 
-    `block_m` to `load_path` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
+    `block_m` to `grid_order` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
     the smallest and `sram_bytes` (of a block) the largest; the rest are its totals. Figures of time are None when only
     counted. `notes` are those of the result.
     """
@@ -32,6 +33,7 @@ class SweepRow:
     num_warps: int | None = None
     num_stages: int | None = None
     load_path: str | None = None
+    grid_order: str | None = None
     blocks_per_sm: int | None = None
     sram_bytes: int | None = None
     sram_fill_bytes: int | None = None
@@ -49,7 +51,8 @@ class SweepRow:
         """The tile that was taken, if the point has figures."""
         if self.block_m is None or self.block_n is None or self.num_warps is None or self.num_stages is None:
             return None
-        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages, self.load_path or "pointer")
+        named = (self.load_path or "pointer", self.grid_order or ROWS_FAST)
+        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages, *named)
 
 
 COLUMNS = tuple(column.name for column in fields(SweepRow))[1:]

@@ -13,6 +13,7 @@ from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
 from memsim.counting import Counts, count
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import Gpu, apply_options, load_gpu
+from memsim.grid import ROWS_FAST
 from memsim.language import Program, trace_launch
 from memsim.machine import LaunchTiming, RunTiming, replay
 from memsim.machine.replay import Progress
@@ -97,13 +98,13 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:
     """Naive attention and FlashAttention on the same problem and GPU; arguments as for `simulate`. The tile's load
-    path is flash's: naive takes pointers."""
+    path and grid order are flash's: naive takes pointers, rows fast."""
     naive, flash = (
         simulate(
             algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=taken, lse=lse, inputs=inputs,
             resources=resources, count_only=count_only, progress=progress,
         )
-        for algorithm, taken in (("naive", _through_pointers(tile)), ("flash", tile))
+        for algorithm, taken in (("naive", _as_naive_takes(tile)), ("flash", tile))
     )  # fmt: skip
     return Comparison(naive, flash)
 
@@ -156,10 +157,11 @@ def prepare(
     raise refusals[0] if tile else refusals[-1]
 
 
-def _through_pointers(tile: Tile | Mapping[str, Any] | None) -> Tile | Mapping[str, Any] | None:
+def _as_naive_takes(tile: Tile | Mapping[str, Any] | None) -> Tile | Mapping[str, Any] | None:
     if isinstance(tile, Tile):
-        return replace(tile, load_path="pointer")
-    return {name: value for name, value in tile.items() if name != "load_path"} if tile is not None else None
+        return replace(tile, load_path="pointer", grid_order=ROWS_FAST)
+    of_flash = ("load_path", "grid_order")
+    return {name: value for name, value in tile.items() if name not in of_flash} if tile is not None else None
 
 
 def _default_tiles(algorithm: str, problem: Attention, gpu: Gpu, load_path: str) -> list[Tile]:

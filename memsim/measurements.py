@@ -18,6 +18,7 @@ from memsim.attention import Attention
 from memsim.columns import COLUMNS, ERROR, KERNELS, KEYS, MEASURED
 from memsim.errors import MemsimError
 from memsim.gpu import Gpu, gpu_names
+from memsim.grid import ORDERS, ROWS_FAST
 from memsim.programs.naive import CHUNK_COLUMNS
 from memsim.tile import LOAD_PATHS, Tile
 from memsim.units import quoted
@@ -73,7 +74,8 @@ class Measurement:
     def tile(self) -> Tile:
         """The tile of the launch; of softmax only its warps and stages mean anything."""
         rows, columns = (16, 16) if self.kernel == "softmax" else (self.block_m, self.block_n)
-        return Tile(rows, columns, self.num_warps, self.num_stages, self.load_path)
+        order = (self.grid_order or ROWS_FAST) if self.kernel == "flash" else ROWS_FAST
+        return Tile(rows, columns, self.num_warps, self.num_stages, self.load_path, order)
 
     @property
     def whole_rows(self) -> bool:
@@ -234,6 +236,9 @@ def _row(cells: Mapping[str, str], number: int, gpu: Gpu | None) -> Measurement:
         )
     if not faults and keys["load_path"] not in LOAD_PATHS:
         faults.append(f"load_path is {quoted(keys['load_path'])}; it must be one of {', '.join(LOAD_PATHS)}.")
+    order = str(keys.get("grid_order", ""))
+    if not faults and keys["kernel"] == "flash" and order and order not in ORDERS:
+        faults.append(f"grid_order is {quoted(order)}; it must be one of {', '.join(ORDERS)}.")
     if faults:
         raise MemsimError(faults)
     problem = Attention(**{name: keys.pop(name) for name in _PROBLEM})  # type: ignore[arg-type]

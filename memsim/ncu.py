@@ -138,10 +138,11 @@ def measurements_from(
                 blocks |= {algorithm: 0} | {spec.name: prod(size for _, size in spec.axes) for spec in program.launches}
             _check_shape(launch, kernel, tile, blocks[kernel], gpu)
             block_m, block_n = (1, softmax_step(problem)) if kernel == "softmax" else (tile.block_m, tile.block_n)
+            order = tile.grid_order if kernel == "flash" else grid_order
             rows.append(
                 Measurement(
                     kernel, gpu_name or gpu.name, problem, lse, block_m, block_n, tile.num_warps, tile.num_stages,
-                    tile.load_path, grid_order, cache_state, values, line=launch.line, rounded=rounded,
+                    tile.load_path, order, cache_state, values, line=launch.line, rounded=rounded,
                 )
             )  # fmt: skip
         except MemsimError as error:
@@ -230,10 +231,12 @@ def _check_shape(launch: ExportedLaunch, kernel: str, tile: Tile, blocks: int, g
             f"line {launch.line}: {kernel} ran on {launch.architecture}, but {gpu.name} is {gpu.architecture}: "
             "give the GPU that it ran on."
         )
-    if launch.grid is not None and launch.grid != blocks:
+    # Persistent, there are as many as there was room for.
+    persistent = kernel == "flash" and tile.grid_order == "persistent"
+    if launch.grid is not None and (launch.grid > blocks if persistent else launch.grid != blocks):
         faults.append(
-            f"line {launch.line}: {kernel} ran {launch.grid} blocks, but with this problem and tile it has {blocks}: "
-            "give those that it ran with."
+            f"line {launch.line}: {kernel} ran {launch.grid} blocks, but with this problem and tile it has {blocks}"
+            f"{' at most' if persistent else ''}: give those that it ran with."
         )
     threads = tile.num_warps * WARP_THREADS
     # Warp specialisation adds warps of its own.

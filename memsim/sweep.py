@@ -206,6 +206,7 @@ def _ok(point: dict[str, str], result: Result) -> SweepRow:
         num_warps=result.tile["num_warps"],
         num_stages=result.tile["num_stages"],
         load_path=result.tile["load_path"],
+        grid_order=result.tile["grid_order"],
         blocks_per_sm=min(launch.blocks_per_sm for launch in result.launches),
         sram_bytes=max(launch.sram_bytes for launch in result.launches),
         sram_fill_bytes=total.sram_fill_bytes,

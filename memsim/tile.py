@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memsim.errors import MemsimError
+from memsim.grid import ORDERS, ROWS_FAST
 
 LARGEST_BLOCK = 2**16
 LOAD_PATHS = ("pointer", "descriptor", "descriptor-ws")
@@ -18,7 +19,8 @@ class Tile:
     """block_m rows of Q by block_n rows of K and V, worked on by num_warps warps with num_stages buffers.
 
     `load_path` is how a kernel asks for tiles: "pointer", an address an element; "descriptor", a box of a tensor
-    (TMA); "descriptor-ws", the same with loads and math in different warps.
+    (TMA); "descriptor-ws", the same with loads and math in different warps. `grid_order` is the order in which flash's
+    blocks go over rows and heads (`memsim.grid`).
     """
 
     block_m: int
@@ -26,6 +28,7 @@ class Tile:
     num_warps: int = 4
     num_stages: int = 2
     load_path: str = "pointer"
+    grid_order: str = ROWS_FAST
 
     def __post_init__(self) -> None:
         faults = []
@@ -42,6 +45,8 @@ class Tile:
             faults.append(f"num_warps is {self.num_warps}; it must be a power of two.")
         if self.load_path not in LOAD_PATHS:
             faults.append(f"load_path is {self.load_path!r}; it must be one of {', '.join(LOAD_PATHS)}.")
+        if self.grid_order not in ORDERS:
+            faults.append(f"grid_order is {self.grid_order!r}; it must be one of {', '.join(ORDERS)}.")
         if faults:
             raise MemsimError(faults)
 
@@ -50,7 +55,8 @@ class Tile:
             f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((self.num_warps, "warp"), (self.num_stages, "stage"))
         )
         path = "" if self.load_path == "pointer" else f", {self.load_path}"
-        return f"{self.block_m}×{self.block_n}, {warps}, {stages}{path}"
+        order = "" if self.grid_order == ROWS_FAST else f", {self.grid_order}"
+        return f"{self.block_m}×{self.block_n}, {warps}, {stages}{path}{order}"
 
 
 @dataclass(frozen=True, slots=True)

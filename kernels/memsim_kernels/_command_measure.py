@@ -36,7 +36,8 @@ SPEC = Spec(
     (
         Option("out", "Output", "The CSV file; rows that it has are kept, and not measured again.", "FILE", _OUT),
         Option(
-            "grid", "Measure", "The grid: problems that figures may be fitted to, or others that only judge.",
+            "grid", "Measure", "The grid: problems that figures may be fitted to, others that only judge, or flash in "
+            "every grid order.",
             "|".join(GRIDS), "fit",
         ),
         Option(

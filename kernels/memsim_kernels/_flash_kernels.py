@@ -1,8 +1,9 @@
 """The FlashAttention forward kernels: S and P stay in registers, Q and the K/V ring in shared memory.
 
-One program works on BLOCK_M rows of one head: Q is loaded once, K and V stream past it in BLOCK_N rows, softmax runs
-online in base 2 (exp2 is one MUFU instruction). The grid's first axis runs over row blocks, the second over heads,
-the third over batches, as in the simulator's `flash` program.
+One unit of work is BLOCK_M rows of one head: Q is loaded once, K and V stream past it in BLOCK_N rows, softmax runs
+online in base 2 (exp2 is one MUFU instruction). Rows fast, the grid's first axis runs over row blocks, the second over
+heads, the third over batches, as in the simulator's `flash` program; in the other orders of `memsim.grid` it has one
+axis.
 """
 
 # Argument lists stay in groups that belong together.
@@ -98,9 +99,41 @@ def _descriptor_loop(
     return m, l, o
 
 
-@triton.jit(do_not_specialize=LENGTHS)
-def flash_pointer_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+@triton.jit
+def _unit_of_program(seq_q, heads, BLOCK_M: tl.constexpr, ORDER: tl.constexpr, PLANES: tl.constexpr):
+    """(row block, head, batch) that this program works on, where it works on one."""
+    if ORDER == "rows-fast":
+        i = tl.program_id(0)
+        head = tl.program_id(1).to(tl.int64)
+        batch = tl.program_id(2).to(tl.int64)
+    else:
+        index = tl.program_id(0)
+        rows = tl.cdiv(seq_q, BLOCK_M)
+        planes = tl.num_programs(0) // rows
+        if ORDER == "rows-reversed":
+            i = rows - 1 - index % rows
+            plane = index // rows
+        elif ORDER == "heads-fast":
+            i = index // planes
+            plane = index % planes
+        elif ORDER == "longest-first":
+            i = rows - 1 - index // planes
+            plane = index % planes
+        else:
+            tl.static_assert(ORDER == "head-sections")
+            first = index // (rows * PLANES) * PLANES
+            size = tl.minimum(PLANES, planes - first)
+            rest = index - first * rows
+            i = rows - 1 - rest // size
+            plane = first + rest % size
+        head = (plane % heads).to(tl.int64)
+        batch = (plane // heads).to(tl.int64)
+    return i, head, batch
+
+
+@triton.jit
+def _pointer_unit(
+    i, head, batch, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
     q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
     v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col,
     group, heads, seq_q, seq_k, qk_scale,
@@ -108,10 +141,7 @@ def flash_pointer_kernel(
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
     SCALE_FIRST: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
 ):
-    """Loads through pointers: any strides, any lengths, any head_dim up to BLOCK_D."""
-    i = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
+    """Row block i of one head, through pointers."""
     row = i * BLOCK_M + tl.arange(0, BLOCK_M)
     # Offsets inside a tile fit in 32 bits unless a stride is enormous (WIDE); where a tile starts always takes 64.
     m_in = tl.arange(0, BLOCK_M)
@@ -158,24 +188,51 @@ def flash_pointer_kernel(
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def flash_descriptor_kernel(
+def flash_pointer_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
+    v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col,
+    group, heads, seq_q, seq_k, qk_scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
+    SCALE_FIRST: tl.constexpr, IEEE: tl.constexpr, WIDE: tl.constexpr,
+    ORDER: tl.constexpr, PLANES: tl.constexpr,
+):
+    """Loads through pointers: any strides, any lengths, any head_dim up to BLOCK_D.
+
+    PLANES is how many (batch, head) planes there are in a section of heads, or, persistent, in all.
+    """
+    if ORDER == "persistent":
+        rows = tl.cdiv(seq_q, BLOCK_M)
+        # The loops over keys are the pipelined ones.
+        for unit in tl.range(tl.program_id(0), rows * PLANES, tl.num_programs(0), num_stages=1):
+            plane = (unit // rows).to(tl.int64)
+            _pointer_unit(
+                unit % rows, plane % heads, plane // heads, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+                q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
+                v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col, group, heads, seq_q, seq_k, qk_scale,
+                HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, CAUSAL, STORE_LSE, SCALE_FIRST, IEEE, WIDE,
+            )
+    else:
+        i, head, batch = _unit_of_program(seq_q, heads, BLOCK_M, ORDER, PLANES)
+        _pointer_unit(
+            i, head, batch, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+            q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
+            v_batch, v_head, v_row, v_col, o_batch, o_head, o_row, o_col, group, heads, seq_q, seq_k, qk_scale,
+            HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, CAUSAL, STORE_LSE, SCALE_FIRST, IEEE, WIDE,
+        )
+
+
+@triton.jit
+def _descriptor_unit(
+    i, head, batch, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     group, heads, seq_q, seq_k, qk_scale,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, EVEN_KEYS: tl.constexpr,
     STORE_LSE: tl.constexpr, SCALE_FIRST: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):
-    """Loads through tensor descriptors (TMA): columns contiguous, rows a multiple of 16 bytes apart, 16-bit types.
-
-    A warp-specialised kernel may have one loop only, so there every tile is masked where masks are needed at all.
-    Warp-specialised with 128 rows, Triton 3.6 splits a block between two warpgroups but not what comes
-    from `tl.arange` over its rows: a causal mask, a store through pointers and the LSE come out wrong (seen on an
-    H200). So O is stored through a descriptor, and causal problems and LSE are not offered warp-specialised.
-    """
-    i = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
+    """Row block i of one head, through tensor descriptors."""
     row = i * BLOCK_M + tl.arange(0, BLOCK_M)
     shift = seq_k - seq_q
     kv_head = head // group
@@ -217,3 +274,41 @@ def flash_descriptor_kernel(
     if STORE_LSE:
         lse = tl.where(l == 0.0, -float("inf"), (m + tl.log2(tl.where(l == 0.0, 1.0, l))) * LN2)
         tl.store(lse_ptr + (batch * heads + head) * seq_q + row, lse, mask=row < seq_q)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def flash_descriptor_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+    group, heads, seq_q, seq_k, qk_scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, EVEN_KEYS: tl.constexpr,
+    STORE_LSE: tl.constexpr, SCALE_FIRST: tl.constexpr, SPECIALIZE: tl.constexpr,
+    ORDER: tl.constexpr, PLANES: tl.constexpr,
+):
+    """Loads through tensor descriptors (TMA): columns contiguous, rows a multiple of 16 bytes apart, 16-bit types.
+
+    A warp-specialised kernel may have one loop only, so there every tile is masked where masks are needed at all.
+    Warp-specialised with 128 rows, Triton 3.6 splits a block between two warpgroups but not what comes
+    from `tl.arange` over its rows: a causal mask, a store through pointers and the LSE come out wrong (seen on an
+    H200). So O is stored through a descriptor, and causal problems and LSE are not offered warp-specialised.
+    """
+    if ORDER == "persistent":
+        tl.static_assert(not SPECIALIZE)
+        rows = tl.cdiv(seq_q, BLOCK_M)
+        for unit in tl.range(tl.program_id(0), rows * PLANES, tl.num_programs(0), num_stages=1):
+            plane = (unit // rows).to(tl.int64)
+            _descriptor_unit(
+                unit % rows, plane % heads, plane // heads, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+                q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+                group, heads, seq_q, seq_k, qk_scale,
+                HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, CAUSAL, EVEN_KEYS, STORE_LSE, SCALE_FIRST, SPECIALIZE,
+            )
+    else:
+        i, head, batch = _unit_of_program(seq_q, heads, BLOCK_M, ORDER, PLANES)
+        _descriptor_unit(
+            i, head, batch, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+            q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+            group, heads, seq_q, seq_k, qk_scale,
+            HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, CAUSAL, EVEN_KEYS, STORE_LSE, SCALE_FIRST, SPECIALIZE,
+        )

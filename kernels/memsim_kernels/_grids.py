@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from memsim.attention import Attention
+from memsim.grid import ORDERS
 from memsim.tile import Tile
 
 COLD, CHAINED, WARM = "cold", "chained", "warm"
@@ -79,9 +80,10 @@ def _row_pair_bytes(problem: Attention) -> int:
 
 
 def _square(
-    heads: int, seq_len: int, head_dim: int, *, batch: int = 1, kv_heads: int | None = None, dtype: str = "float16"
-) -> Attention:
-    return Attention(batch, heads, kv_heads, seq_len, seq_len, head_dim, dtype)
+    heads: int, seq_len: int, head_dim: int, *, batch: int = 1, kv_heads: int | None = None, dtype: str = "float16",
+    causal: bool = False,
+) -> Attention:  # fmt: skip
+    return Attention(batch, heads, kv_heads, seq_len, seq_len, head_dim, dtype, causal)
 
 
 LARGEST_S_BYTES = 4.5e9
@@ -138,10 +140,27 @@ _JUDGE = Grid(
     tiles=(*_TILES, Tile(64, 32, 4, 2), Tile(32, 64, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 4)),
     warm=(_square(4, 512, 128), _square(64, 4096, 64), _square(1, 32768, 64)),
 )
-GRIDS = {"fit": _FIT, "judge": _JUDGE}
-"""Problems that calibrated figures may be fitted to, and problems that only judge them: none is in both."""
+
+
+def _grid_orders() -> Iterator[Point]:
+    """Flash in every grid order: where K and V of the heads in flight fit in the L2, and where they do not."""
+    for problem in (
+        _square(16, 4096, 128), _square(16, 4096, 128, causal=True), _square(64, 8192, 128, causal=True),
+        _square(4, 16384, 128, causal=True),
+    ):  # fmt: skip
+        for tile, order in itertools.product((Tile(64, 64, 4, 3), Tile(128, 64, 8, 2)), ORDERS):
+            yield Point("flash", problem, replace(tile, grid_order=order))
+    for order in ("rows-fast", "heads-fast"):
+        yield Point("flash", _square(64, 65536, 128), Tile(64, 64, 4, 3, grid_order=order))
+
+
+GRIDS: Mapping[str, Callable[[], Iterator[Point]]] = {
+    "fit": _FIT.points, "judge": _JUDGE.points, "grid-orders": _grid_orders,
+}  # fmt: skip
+"""Problems that calibrated figures may be fitted to, problems that only judge them (none is in both), and some in every
+grid order."""
 
 
 def measured_points(grid: str = "fit") -> Iterator[Point]:
     """The points of one of `GRIDS`."""
-    yield from GRIDS[grid].points()
+    yield from GRIDS[grid]()

@@ -84,8 +84,9 @@ def _axes(line: Line, options: Mapping[str, str], faults: Faults) -> dict[str, l
 def _point(algorithm: str, options: Mapping[str, str], gpu: str) -> Point:
     given = dict(options)
     if algorithm == "naive":
-        # As in a comparison: the load path is flash's.
+        # As in a comparison: these are flash's.
         given.pop("load-path", None)
+        given.pop("grid-order", None)
     request = read_request(given | {"gpu": gpu}, {}, algorithm=algorithm, count_only=True)
     ready = prepare(algorithm, request.problem, request.gpu, request.tile or None, lse=request.lse)
     if request.problem.head_dim > LARGEST_HEAD_DIM:

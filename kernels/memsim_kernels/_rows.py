@@ -23,7 +23,7 @@ def rows_of_point(point: Point, gpu: str) -> tuple[Measurement, ...]:
     return tuple(
         Measurement(
             name, gpu, problem, point.lse, *shapes.get(name, (tile.block_m, tile.block_n)), tile.num_warps,
-            tile.num_stages, tile.load_path, "keys-fast" if name == "qk" else "rows-fast", point.cache_state,
+            tile.num_stages, tile.load_path, "keys-fast" if name == "qk" else tile.grid_order, point.cache_state,
         )
         for name in names
     )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memsim.attention import Attention
+from memsim.grid import ORDERS, ROWS_FAST
 from memsim.tile import Tile, cdiv
 from memsim_kernels._grids import Point
 from memsim_kernels._ncu import point_of
@@ -52,6 +53,7 @@ class Case:
             shape = shape.replace(name, short)
         tile = ", ".join(map(str, (f"{t.block_m}×{t.block_n}", t.num_warps, t.num_stages)))
         words = [f"{shape}, {tile}", *([t.load_path.replace("descriptor", "desc")] if t.load_path != "pointer" else [])]
+        words += [t.grid_order] if t.grid_order != ROWS_FAST else []
         words += ["LSE"] if self.point.lse else []
         words += ["strided"] if self.layouts != CONTIGUOUS else []
         words += ["large scores"] if self.sizes != (1.0, 1.0, 1.0) else []
@@ -122,10 +124,18 @@ def default_cases() -> Iterator[Case]:
         scaled = Attention(heads=1, seq_len_q=40, seq_len_k=25, head_dim=16, causal=True, scale=scale)
         yield Case(Point("flash", scaled, Tile(16, 16, 4, 2, load_path), lse=True))
     yield Case(Point("flash", specialized, Tile(128, 64, 4, 2, "descriptor-ws")), ALIGNED)
+    yield from _grid_orders(described)
     # cases of published kernels that took 32-bit offsets
     many = Attention(batch=4096, heads=8, seq_len_q=576, seq_len_k=576, head_dim=128)
     yield Case(Point("flash", many, Tile(64, 64, 4, 2), lse=True), far=True)
     yield Case(Point("naive", many, Tile(64, 64, 4, 2)), far=True)
+
+
+def _grid_orders(problem: Attention) -> Iterator[Case]:
+    """Every grid order, by turns through pointers and descriptors."""
+    for number, order in enumerate(order for order in ORDERS if order != ROWS_FAST):
+        load_path = ("pointer", "descriptor")[number % 2]
+        yield Case(Point("flash", problem, Tile(16, 16, 4, 2, load_path, order), lse=True), ALIGNED)
 
 
 def resource_points() -> Iterator[Point]:

@@ -126,8 +126,9 @@ def _accesses(number: int, program: Program, calls: Sequence[Call], recordings: 
     }
     if names != wanted:
         return Outcome(number, "accesses", DIFFERS, f"the program launches {wanted}, the kernels {names}.", figures)
-    for name, recording in zip(names, (r for r in recordings if prod(r.grid)), strict=True):
-        found = first_difference(traces[name], recording)
+    made = (pair for pair in zip(calls, recordings, strict=True) if prod(pair[1].grid))
+    for call, recording in made:
+        found = first_difference(traces[call.name], recording, call.order)
         if found is not None:
             return Outcome(number, "accesses", DIFFERS, found, figures)
     return Outcome(number, "accesses", AGREES, "", figures)
@@ -139,7 +140,12 @@ def numbers(
 ) -> Outcome:  # fmt: skip
     """A run's O and LSE against float64 and the simulator's; of some blocks of flash where only those were run."""
     p = case.point.problem
-    some: set[tuple[int, ...]] | None = None if recordings is None else set(recordings[0].blocks)
+    some: set[tuple[int, ...]] | None = None
+    if recordings is not None:
+        ((call, recording),) = zip(made.calls, recordings, strict=True)
+        numbers_run = map(recording.number_of, recording.blocks)
+        axes = program.launches[0].axes
+        some = {tuple(unit.values()) for n in numbers_run for unit in call.order.units_of_block(axes, n)}
     wanted = expected(p, *inputs, case.point.algorithm)
     order = None if some is None else (lambda _, blocks: [block for block in blocks if block in some])
     simulated, simulated_lse = run_program(program, p, *(as_array(x) for x in inputs), block_order=order)
@@ -154,7 +160,7 @@ def numbers(
         "o_from_simulator": _most((o.double() - of_simulator).abs()[ran]),
     }
     if some is not None:
-        figures |= {"blocks": len(some), "of_blocks": prod(made.calls[0].grid)}
+        figures |= {"blocks": len(some), "of_blocks": prod(size for _, size in program.launches[0].axes)}
     wrong = reference.wrong_o(o) & ran[..., None]
     found = _where(case, wrong, o, reference.o, "O", "float64 gives")
     if found is None:

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from memsim.errors import MemsimError
+from memsim.grid import GridOrder
 from memsim.language import Program, trace_launch
 from memsim.programs.parts import DESCRIPTORS
 from memsim.trace import ELEMENT_BYTES, Bound, Index, LaunchTrace, Load, Loop, Record, Tensor, TileRef, Work
@@ -23,6 +24,7 @@ from memsim_kernels.calls import Call
 from memsim_kernels.record import Recording, record_call
 
 Block = tuple[int, ...]
+ROWS = GridOrder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def steps_of_block(trace: LaunchTrace, number: int) -> tuple[Step, ...]:
     """What block `number` of a launch does, in order; blocks are numbered with the first axis fastest."""
     if not 0 <= number < trace.blocks:
         raise MemsimError(f"{trace.name} has blocks 0 to {trace.blocks - 1}; there is no block {number}.")
-    return tuple(_steps(trace.body, dict(_coordinates(trace, number))))
+    return tuple(_steps(trace.body, ROWS.unit(trace.axes, number)))
 
 
 def steps_of_records(records: Iterable[Record]) -> tuple[Step, ...]:
@@ -73,26 +75,29 @@ def steps_of_records(records: Iterable[Record]) -> tuple[Step, ...]:
     return tuple(_steps(records, {}))
 
 
-def first_difference(trace: LaunchTrace, recording: Recording) -> str | None:
+def first_difference(trace: LaunchTrace, recording: Recording, order: GridOrder = ROWS) -> str | None:
     """Where a recorded launch first departs from its trace, in one sentence; None where it does not.
 
-    Compares every recorded block with the trace's block of the same linear number: direction, tensor, tile and bytes
-    of each access, FLOPs and dtype of each matrix product, and their order. Raises `MemsimError` where the two see a
-    tensor as different shapes, so that tiles cannot be compared.
+    Compares every recorded block with what `order` says that the block of its linear number works on: direction,
+    tensor, tile and bytes of each access, FLOPs and dtype of each matrix product, and their order. Raises `MemsimError`
+    where the two see a tensor as different shapes, so that tiles cannot be compared.
     """
     _check_shapes(trace, recording)
-    if trace.blocks != prod(recording.grid):
+    blocks = order.blocks(trace.axes) if trace.blocks else 0
+    if blocks != prod(recording.grid):
         return (
-            f"{trace.name}: the trace has {trace.blocks} blocks, the kernel's grid {recording.grid} has "
+            f"{trace.name}: the trace has {blocks} blocks, the kernel's grid {recording.grid} has "
             f"{prod(recording.grid)}."
         )
     for block, records in recording.blocks.items():
         number = recording.number_of(block)
-        expected = tuple(_in_one_place(step, recording.shared) for step in steps_of_block(trace, number))
+        units = list(order.units_of_block(trace.axes, number))
+        expected = (_in_one_place(step, recording.shared) for unit in units for step in _steps(trace.body, unit))
         done = steps_of_records(records)
         for position, (wanted, did) in enumerate(zip_longest(expected, done)):
             if wanted != did:
-                where = ", ".join(f"{name} {at}" for name, at in _coordinates(trace, number))
+                where = "; ".join(", ".join(f"{name} {at}" for name, at in unit.items()) for unit in units[:3])
+                where += "; …" if len(units) > 3 else ""
                 return (
                     f"{trace.name}, block {block} ({where}), step {position + 1}: "
                     f"the trace {wanted or 'has ended'}, the kernel {did or 'has ended'}."
@@ -114,16 +119,11 @@ def difference_from_program(
         return f"{program.algorithm}: the program launches {expected}, the kernels {names}."
     for call in made:
         blocks = choose(call.grid) if choose is not None else None
-        found = first_difference(traces[call.name], record_call(call, tensors=program.tensors, blocks=blocks))
+        recording = record_call(call, tensors=program.tensors, blocks=blocks)
+        found = first_difference(traces[call.name], recording, call.order)
         if found is not None:
             return found
     return None
-
-
-def _coordinates(trace: LaunchTrace, number: int) -> Iterator[tuple[str, int]]:
-    for name, size in trace.axes:
-        number, at = divmod(number, size)
-        yield name, at
 
 
 def _steps(records: Iterable[Record], values: dict[str, int]) -> Iterator[Step]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from memsim.grid import GridOrder
 
 LARGEST_HEAD_DIM = 256
 """The widest head that the kernels take."""
@@ -15,7 +17,8 @@ class Call:
     """`kernel[grid](*args, **constants, num_warps, num_stages)`; `name` is what the simulator calls the launch.
 
     `args` are the kernel's run-time arguments in order (tensors and numbers), `constants` its `tl.constexpr` ones.
-    `tensors` names the tensors among the arguments as the simulator does ("Q", "K", …), by parameter name.
+    `tensors` names the tensors among the arguments as the simulator does ("Q", "K", …), by parameter name. `order` is
+    which units of the simulator's grid the programs work on, the first axis of `grid` counted fastest.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Call:
     tensors: Mapping[str, str]
     num_warps: int
     num_stages: int
+    order: GridOrder = field(default_factory=GridOrder)
 
     def launch(self) -> Any:
         """Launch it (or interpret it, under TRITON_INTERPRET=1); the compiled kernel where there is one."""

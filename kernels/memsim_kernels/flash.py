@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import triton
 
+from memsim.api import prepare
 from memsim.attention import Attention
+from memsim.grid import ROWS_FAST, GridOrder, grid_order
 from memsim.tile import Tile, cdiv
 from memsim_kernels._checks import (
     capability_of,
@@ -48,9 +50,10 @@ def flash_attention(
     logarithm. Causal is aligned bottom-right; a row that sees no key gives 0 and -inf. float32 is IEEE unless
     `allow_tf32`. Forward only: inputs that require gradients are refused outside `torch.no_grad()`.
 
-    The tile's `load_path` is "pointer" (takes everything), "descriptor" or "descriptor-ws" (warp-specialised). Without
-    a `tile` it is the one measured best for this problem of those that suit the tensors (`memsim_kernels.tiles`).
-    Raises `MemsimError` before any launch where shapes, dtypes or the tile do not suit.
+    The tile's `load_path` is "pointer" (takes everything), "descriptor" or "descriptor-ws" (warp-specialised), its
+    `grid_order` one of `memsim.grid.ORDERS`. Without a `tile` it is the one measured best for this problem of those
+    that suit the tensors (`memsim_kernels.tiles`), rows-fast. Raises `MemsimError` before any launch where shapes,
+    dtypes or the tile do not suit.
     """
     return attend(
         _OPERATOR, q, k, v, causal=causal, scale=scale, tile=tile, return_lse=return_lse, allow_tf32=allow_tf32
@@ -79,12 +82,24 @@ def _tile_for(problem: Attention, capability: tuple[int, int], tile: Tile | None
     gpu = machine_of_capability(capability)
     chosen = choose(problem, gpu, tile, descriptors=descriptors, lse=lse)
     check_tile("flash", problem.dtype, problem.head_dim, problem.causal, chosen, gpu)
-    check_grids({"flash": _grid(problem, chosen)})
+    check_grids({"flash": _grid(problem, chosen, order_of(problem, chosen, capability, lse=lse))})
     return chosen
 
 
-def _grid(problem: Attention, tile: Tile) -> tuple[int, int, int]:
-    return cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch
+@lru_cache(maxsize=4096)
+def order_of(problem: Attention, tile: Tile, capability: tuple[int, int], *, lse: bool) -> GridOrder:
+    """The tile's grid order on this machine. Where it is persistent, the blocks that there is room for are those of
+    the kernel of one unit a block."""
+    gpu = machine_of_capability(capability)
+    blocks_per_sm = 1
+    if tile.grid_order == "persistent":
+        blocks_per_sm = prepare("flash", problem, gpu, tile, lse=lse).resources[0].blocks_per_sm
+    return grid_order(tile.grid_order, problem, gpu, blocks_per_sm)
+
+
+def _grid(problem: Attention, tile: Tile, order: GridOrder) -> tuple[int, ...]:
+    axes = (cdiv(problem.seq_len_q, tile.block_m), problem.heads, problem.batch)
+    return axes if order.name == ROWS_FAST else (order.blocks([("", size) for size in axes]),)
 
 
 def descriptors_suit(*tensors: torch.Tensor) -> bool:
@@ -112,6 +127,7 @@ def flash_calls(
     if not o.numel():
         return ()
     width = padded_width(problem.head_dim)
+    order = order_of(problem, tile, capability_of(q.device), lse=lse is not None)
     constants: dict[str, Any] = {
         "HEAD_DIM": problem.head_dim,
         "BLOCK_M": tile.block_m,
@@ -133,10 +149,12 @@ def flash_calls(
             "SPECIALIZE": tile.load_path == "descriptor-ws",
         }
         triton.set_allocator(_scratch)
+    planes = problem.batch * problem.heads if order.name == "persistent" else order.planes
+    constants |= {"ORDER": order.name, "PLANES": planes}
     call = Call(
         name="flash",
         kernel=flash_pointer_kernel if tile.load_path == "pointer" else flash_descriptor_kernel,
-        grid=_grid(problem, tile),
+        grid=_grid(problem, tile, order),
         args=(
             q, k, v, o, lse if lse is not None else o, *(n for s in strides for n in s),
             problem.group, problem.heads, problem.seq_len_q, problem.seq_len_k, problem.scale_value * LOG2E,
@@ -145,6 +163,7 @@ def flash_calls(
         tensors={"q_ptr": "Q", "k_ptr": "K", "v_ptr": "V", "o_ptr": "O"} | ({} if lse is None else {"lse_ptr": "LSE"}),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        order=order,
     )  # fmt: skip
     return (call,)
 

@@ -109,7 +109,7 @@ def naive_calls(
         "BLOCK_D": width,
         "IEEE": not allow_tf32,
     }
-    shape = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    shape: dict[str, Any] = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     qk = Call(
         name="qk",
         kernel=qk_kernel,

@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 
 from memsim.errors import MemsimError
+from memsim.grid import ROWS_FAST
 from memsim.tile import Tile
 from memsim_kernels._checks import check_arguments
 from memsim_kernels.calls import Call
@@ -31,7 +32,7 @@ Operator = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 _LIBRARY = torch.library.Library("memsim", "FRAGMENT")
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, int[]? tile=None, str load_path='pointer', "
-    "bool lse=False, bool allow_tf32=False"
+    "str grid_order='rows-fast', bool lse=False, bool allow_tf32=False"
 )
 
 
@@ -40,15 +41,17 @@ def register(name: str, run: Run) -> Operator:
 
     def launch(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False, scale: float | None = None,
-        tile: Sequence[int] | None = None, load_path: str = "pointer", lse: bool = False, allow_tf32: bool = False,
+        tile: Sequence[int] | None = None, load_path: str = "pointer", grid_order: str = ROWS_FAST, lse: bool = False,
+        allow_tf32: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         _refuse_gradients(q, k, v)
-        chosen = None if tile is None else _tile(tuple(tile), load_path)
+        chosen = None if tile is None else _tile(tuple(tile), load_path, grid_order)
         return run(q, k, v, causal, scale, chosen, lse, allow_tf32)
 
     def trace(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False, scale: float | None = None,
-        tile: Sequence[int] | None = None, load_path: str = "pointer", lse: bool = False, allow_tf32: bool = False,
+        tile: Sequence[int] | None = None, load_path: str = "pointer", grid_order: str = ROWS_FAST, lse: bool = False,
+        allow_tf32: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         _refuse_gradients(q, k, v)
         return outputs(q, lse=lse)
@@ -76,10 +79,11 @@ def attend(
     """What the public functions do: check what a schema cannot carry, call the operator, return O or (O, LSE)."""
     check_arguments(q, k, v, causal=causal, scale=scale, tile=tile, return_lse=return_lse, allow_tf32=allow_tf32)
     if tile is None:
-        o, lse = operator(q, k, v, causal, scale, None, "pointer", return_lse, allow_tf32)
+        o, lse = operator(q, k, v, causal, scale, None, "pointer", ROWS_FAST, return_lse, allow_tf32)
     else:
         numbers = (tile.block_m, tile.block_n, tile.num_warps, tile.num_stages)
-        o, lse = operator(q, k, v, causal, scale, numbers, tile.load_path, return_lse, allow_tf32)
+        paths = (tile.load_path, tile.grid_order)
+        o, lse = operator(q, k, v, causal, scale, numbers, *paths, return_lse, allow_tf32)
     return (o, lse) if return_lse else o
 
 
@@ -91,10 +95,10 @@ def launch_on(device: torch.device, calls: tuple[Call, ...]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _tile(numbers: tuple[int, ...], load_path: str) -> Tile:
+def _tile(numbers: tuple[int, ...], load_path: str, grid_order: str) -> Tile:
     if len(numbers) != 4:
         raise MemsimError(f"tile is {numbers}; it must be (block_m, block_n, num_warps, num_stages).")
-    return Tile(*numbers, load_path)
+    return Tile(*numbers, load_path, grid_order)
 
 
 def _refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

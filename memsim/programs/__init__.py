@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memsim.attention import Attention
 from memsim.errors import MemsimError
+from memsim.grid import ROWS_FAST
 from memsim.language import Program
 from memsim.programs import flash, flash1, naive
 from memsim.tile import Room, Tile
@@ -25,7 +26,22 @@ def build_program(algorithm: str, problem: Attention, tile: Tile, room: Room, *,
     room.check_tile(tile)
     if tile.load_path != "pointer":
         _check_load_path(algorithm, problem, tile)
+    if tile.grid_order != ROWS_FAST:
+        _check_grid_order(algorithm, tile)
     return PROGRAMS[algorithm](problem, tile, room, lse)
+
+
+def _check_grid_order(algorithm: str, tile: Tile) -> None:
+    faults = []
+    if algorithm != "flash":
+        faults.append(f"grid_order is {tile.grid_order}, but {algorithm} goes rows-fast only; take rows-fast.")
+    if tile.grid_order == "persistent" and tile.load_path == "descriptor-ws":
+        faults.append(
+            "grid_order is persistent, but a warp-specialised kernel may have one loop only; take the load_path "
+            "descriptor, or another grid_order."
+        )
+    if faults:
+        raise MemsimError(faults)
 
 
 def _check_load_path(algorithm: str, problem: Attention, tile: Tile) -> None:

@@ -18,6 +18,7 @@ from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT
 from memsim_kernels.tolerance import Expected, expected
 
 from memsim import Attention, MemsimError, Tile, compute
+from memsim.grid import ORDERS
 
 pytestmark = pytest.mark.gpu
 
@@ -84,6 +85,10 @@ def keys() -> Iterator[tuple[str, str, int, bool, bool, str, Tile]]:
                 descriptor = Tile(tile.block_m, tile.block_n, tile.num_warps, tile.num_stages, "descriptor")
                 layouts = "strided" if head_dim == 64 else "contiguous"
                 yield "flash", dtype, head_dim, causal, head_dim == 64, layouts, descriptor
+    for number, order in enumerate(order for order in ORDERS if order != "rows-fast"):
+        for load_path in ("pointer", "descriptor"):
+            tile = Tile(64, 64, 4, 3, load_path, order)
+            yield "flash", DTYPES[number % 2], 128, load_path == "pointer", True, "contiguous", tile
     for tile in sorted(SPECIALIZED_SEEN_RIGHT, key=str):
         yield "flash", "float16", 128, False, False, "contiguous", tile
         yield "flash", "bfloat16", 64, False, False, "strided", tile

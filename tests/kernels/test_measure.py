@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from memsim_kernels import _command_measure, _ncu
-from memsim_kernels._grids import GRIDS, Point, measured_points
+from memsim_kernels._grids import Point, measured_points
 from memsim_kernels._provenance import add_run, clocks_in_launches, path_beside
 from memsim_kernels._rows import rows_of_point
 from memsim_kernels.measure import Session, refusal_of
@@ -17,6 +18,7 @@ from rich.console import Console
 from memsim import Attention, MemsimError, Tile
 from memsim._cli_parse import Line, build_app, parse
 from memsim._ncu_cells import Cell
+from memsim.grid import ORDERS
 from memsim.measurements import Measurement, read_measurements
 from memsim.ncu import ExportedLaunch
 
@@ -60,7 +62,7 @@ def test_rows_say_how_the_kernels_run() -> None:
     assert [row.kernel for row in rows_of_point(none, "h200")] == ["softmax", "pv"]
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", ["fit", "judge"])
 def test_a_grid_is_large_enough_and_fits(name: str) -> None:
     points = list(measured_points(name))
     assert len(set(points)) == len(points)
@@ -73,7 +75,16 @@ def test_a_grid_is_large_enough_and_fits(name: str) -> None:
     assert [str(point) for point in points if refusal_of(point, "h200")] == []
 
 
-@pytest.mark.parametrize("name", GRIDS)
+def test_every_grid_order_is_measured_on_the_same_kernels() -> None:
+    points = list(measured_points("grid-orders"))
+    plain = Counter((point.problem, replace(point.tile, grid_order="rows-fast")) for point in points)
+    assert sorted(plain.values()) == [2, *[len(ORDERS)] * 8]
+    assert [str(point) for point in points if refusal_of(point, "h200")] == []
+    (row,) = rows_of_point(points[3], "h200")
+    assert row.grid_order == points[3].tile.grid_order == "longest-first" and row.tile == points[3].tile
+
+
+@pytest.mark.parametrize("name", ["fit", "judge"])
 def test_naive_is_measured_cold_and_in_its_chain_where_s_is_small(name: str) -> None:
     naive = [point for point in measured_points(name) if point.algorithm == "naive"]
     assert {point.cache_state for point in naive} == {"cold", "chained"}
@@ -86,7 +97,7 @@ def test_naive_is_measured_cold_and_in_its_chain_where_s_is_small(name: str) -> 
 def test_no_problem_is_fitted_to_and_judged_by() -> None:
     fit, judge = ({replace(p.problem, causal=False) for p in measured_points(name)} for name in ("fit", "judge"))
     assert not fit & judge
-    tiles = {name: {p.tile for p in measured_points(name)} for name in GRIDS}
+    tiles = {name: {p.tile for p in measured_points(name)} for name in ("fit", "judge")}
     assert len(tiles["judge"] - tiles["fit"]) == 4
 
 
@@ -109,7 +120,7 @@ def test_the_cache_states_that_are_measured(given: list[str], states: set[tuple[
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--grid=test"], 'grid is "test"; it must be one of fit, judge'),
+        (["--grid=test"], 'grid is "test"; it must be one of fit, judge, grid-orders'),
         (["--cache-state=hot"], 'cache-state is "hot"; it must be one of cold, chained, warm, all'),
         (["--grid=fit", "--heads=4"], "--grid is given beside a problem or a tile"),
     ],

@@ -31,7 +31,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("compare", "flash"), ('"flash" is one word too many: memsim compare takes options only.',)),
     (("compare", "--head", "3"), ('there is no option "--head": did you mean --heads?',)),
     (("simulate", "--head", "3", "flash"), ('there is no option "--head": did you mean --heads?',)),
-    (("compare", "--grid-order", "x"), ('there is no option "--grid-order": memsim compare --help lists them.',)),
+    (("compare", "--zigzag", "x"), ('there is no option "--zigzag": memsim compare --help lists them.',)),
+    (("compare", "--grid-order", "zigzag"), ('grid-order is "zigzag"; it must be one of rows-fast, heads-fast,',)),
     (
         ("compare", "--load-path", "tma"),
         ('load-path is "tma"; it must be one of pointer, descriptor, descriptor-ws.',),

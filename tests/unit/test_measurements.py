@@ -45,6 +45,7 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     (cell("block_m", "24"), "line 2: block_m is 24; this GPU's tensor instructions take powers of two"),
     (cell("block_m", "0"), "line 2: block_m is 0; it must be a whole number between 1 and 65536."),
     (cell("num_warps", "3"), "line 2: num_warps is 3; it must be a power of two."),
+    (cell("grid_order", "zigzag"), 'line 2: grid_order is "zigzag"; it must be one of rows-fast'),
     (cell("load_path", "tma"), 'line 2: load_path is "tma"; it must be one of pointer'),
     (cell("sram_fill_bytes", "-1"), 'line 2: sram_fill_bytes is "-1"; give a whole number'),
     (cell("sram_fill_bytes", "nan"), 'line 2: sram_fill_bytes is "nan"; give a whole number'),

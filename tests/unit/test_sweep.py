@@ -140,7 +140,7 @@ def test_csv_has_the_axes_first_and_parses_back() -> None:
         "head_dim", "dtype", "causal", "lse", "inputs",
     )  # fmt: skip
     assert COLUMNS == (
-        "status", "reason", "block_m", "block_n", "num_warps", "num_stages", "load_path", "blocks_per_sm",
+        "status", "reason", "block_m", "block_n", "num_warps", "num_stages", "load_path", "grid_order", "blocks_per_sm",
         "sram_bytes", "sram_fill_bytes", "sram_store_bytes", "hbm_bytes", "flops", "time_s", "bound",
         "waiting_for_memory", "over_compulsory", "notes",
     )  # fmt: skip
