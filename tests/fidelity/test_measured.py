@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from memsim.grid import ORDERS
 from memsim.measurements import Measurements, read_measurements
 from memsim.validate import Check, Row, Validation, validate
 
@@ -16,6 +17,7 @@ NAIVE = ("qk", "softmax", "pv")
 FOLDER = Path(__file__).parents[2] / "measurements"
 FILE = FOLDER / "h200.csv"
 JUDGE = FOLDER / "h200_judge.csv"
+ORDERED = FOLDER / "h200_grid_orders.csv"
 
 
 @pytest.fixture(scope="module", params=[FILE, JUDGE], ids=["fit", "judge"])
@@ -139,10 +141,33 @@ def test_s_of_a_few_mb_stays_in_the_l2_between_kernels(measured: Validation) -> 
     assert all(read > 0.98 * size for size, read in sizes if size > 2**26)
 
 
-@pytest.mark.parametrize("file", [FILE, JUDGE])
+@pytest.fixture(scope="module")
+def orders() -> Validation:
+    return validate(read_measurements(ORDERED))
+
+
+def test_every_grid_order_moves_the_same_bytes(orders: Validation) -> None:
+    assert {row.measurement.tile.grid_order for row in orders.rows} == set(ORDERS) and len(orders.rows) == 50
+    for column in ("sram_fill_bytes", "sram_store_bytes", "sram_bytes", "blocks_per_sm"):
+        found = checks(list(orders.rows), column)
+        assert len(found) == 50 and all(check.exact for _, check in found)
+
+
+def test_orders_that_use_all_heads_at_once_do_not_find_them_in_the_l2(orders: Validation) -> None:
+    """K and V of 64 heads are 268 MB at N = 8,192 and 2 GB at N = 65,536; those of a section fit."""
+    rows = [row.measurement for row in orders.rows if row.measurement.problem.heads == 64]
+    read = {(row.problem.seq_len_k, row.block_m, row.tile.grid_order): row.values["hbm_read_bytes"] for row in rows}
+    for length, block_m in {key[:2] for key in read}:
+        assert read[length, block_m, "heads-fast"] > 10 * read[length, block_m, "rows-fast"]
+    for block_m in (64, 128):
+        assert read[8192, block_m, "head-sections"] < 1.5 * read[8192, block_m, "rows-fast"]
+        assert read[8192, block_m, "longest-first"] > 10 * read[8192, block_m, "rows-fast"]
+
+
+@pytest.mark.parametrize("file", [FILE, JUDGE, ORDERED])
 def test_where_it_came_from_is_beside_it(file: Path) -> None:
     told = json.loads(file.with_suffix(".provenance.json").read_text(encoding="utf-8"))
-    assert len(told["runs"]) >= 3
+    assert len(told["runs"]) == (1 if file == ORDERED else 4 if file == FILE else 3)
     for run in told["runs"]:
         assert run["gpu"] == "h200" and run["nvidia_smi"]["name"] == "NVIDIA H200"
         assert run["versions"]["triton"] == "3.6.0" and run["date"].startswith("2026-11-30")
