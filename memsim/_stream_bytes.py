@@ -13,7 +13,6 @@ from memsim.stream import Instruction, Segment, Stream
 # Bits of each field of an instruction, in its order; the lowest first.
 _WIDTHS = (5, 8, 2, 4, 3, 3, 6)
 _SHIFTS = tuple(sum(_WIDTHS[:n]) for n in range(len(_WIDTHS)))
-INSTRUCTION_BYTES = 4
 
 
 def pack(instructions: Sequence[Instruction]) -> bytes:

@@ -2,8 +2,8 @@
 
 A NumPy file of plain arrays: `keys` and `names` are text, one a line; `stream_of_key` says which stream a key has;
 `segment_ends` how many segments there are up to the end of each stream, `instruction_ends` how many instructions up to
-the end of each segment, `loops` which segments are loops, `instructions` four bytes each, in a row of its own each, so
-that they compress.
+the end of each segment, `loops` which segments are loops. Of a million instructions some thousands differ:
+`vocabulary` has those, `instructions` their numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from memsim._stream_bytes import INSTRUCTION_BYTES, pack, unpack
+from memsim._stream_bytes import pack, unpack
 from memsim.stream import Segment, Stream
 
 Key = tuple[str, ...]
@@ -33,7 +33,8 @@ class StreamTable:
     segment_ends: NDArray[np.int32]
     instruction_ends: NDArray[np.int32]
     loops: NDArray[np.bool_]
-    instructions: NDArray[np.uint8]
+    vocabulary: NDArray[np.uint32]
+    instructions: NDArray[np.uint16]
 
     def get(self, key: Key) -> Stream | None:
         """The stream of a key, None if there is none."""
@@ -44,17 +45,20 @@ class StreamTable:
         segments = []
         for n in range(first, int(self.segment_ends[number])):
             start = int(self.instruction_ends[n - 1]) if n else 0
-            packed = self.instructions[:, start : int(self.instruction_ends[n])].T.tobytes()
-            segments.append(Segment(bool(self.loops[n]), unpack(packed)))
+            words = self.vocabulary[self.instructions[start : int(self.instruction_ends[n])]]
+            segments.append(Segment(bool(self.loops[n]), unpack(words.tobytes())))
         return Stream(self.names[number], tuple(segments))
 
 
 def write_streams(file: IO[bytes], streams: Mapping[Key, Stream]) -> None:
-    """Write streams by key, equal ones once."""
+    """Write streams by key, equal ones once. Raises `ValueError` for more than 65,536 instructions that differ."""
     distinct = list(dict.fromkeys(streams.values()))
     numbers = {stream: n for n, stream in enumerate(distinct)}
     segments = [segment for stream in distinct for segment in stream.segments]
     packed = b"".join(pack(segment.instructions) for segment in segments)
+    vocabulary, numbered = np.unique(np.frombuffer(packed, dtype="<u4"), return_inverse=True)
+    if len(vocabulary) > 2**16:
+        raise ValueError(f"{len(vocabulary)} different instructions are more than {2**16}")
     np.savez_compressed(
         file,
         keys=_text(_SEPARATOR.join(key) for key in streams),
@@ -63,7 +67,8 @@ def write_streams(file: IO[bytes], streams: Mapping[Key, Stream]) -> None:
         segment_ends=np.cumsum([len(stream.segments) for stream in distinct], dtype=np.int32),
         instruction_ends=np.cumsum([len(segment.instructions) for segment in segments], dtype=np.int32),
         loops=np.array([segment.loop for segment in segments], dtype=np.bool_),
-        instructions=np.frombuffer(packed, dtype=np.uint8).reshape(-1, INSTRUCTION_BYTES).T,
+        vocabulary=vocabulary,
+        instructions=numbered.astype("<u2"),
     )
 
 
@@ -77,6 +82,7 @@ def read_streams(file: IO[bytes]) -> StreamTable:
             arrays["segment_ends"],
             arrays["instruction_ends"],
             arrays["loops"],
+            arrays["vocabulary"],
             arrays["instructions"],
         )
 
