@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_scaled_units_are_known_to_their_last_digit(
         # A file of measurements has no place for how far off a figure may be.
         with pytest.raises(MemsimError, match="--print-units base"):
             write_measurements(tmp_path / "out.csv", [row])
+
+
+def test_a_persistent_launch_has_at_most_a_block_a_unit(tmp_path: Path) -> None:
+    persistent = replace(FLASH_TILE, grid_order="persistent")
+    fewer = (*FLASH[:2], "(132, 1, 1)", FLASH[3])
+    assert imported(tmp_path, long_format([fewer]), tile=persistent).rows[0].grid_order == "persistent"
+    more = (*FLASH[:2], "(513, 1, 1)", FLASH[3])
+    with pytest.raises(MemsimError, match="flash ran 513 blocks, but with this problem and tile it has 512 at most"):
+        imported(tmp_path, long_format([more]), tile=persistent)
 
 
 SECTORS = "lts__t_sectors_op_read.sum"
