@@ -16,7 +16,7 @@ from memsim._options import Faults, read_request
 from memsim.errors import MemsimError
 from memsim.gpu import load_gpu
 from memsim.units import quoted
-from memsim_kernels._grids import CACHE_STATES, COLD, GRIDS, WARM, Point, measured_points
+from memsim_kernels._grids import CACHE_STATES, COLD, GRID_NAMES, WARM, Point, measured_points
 from memsim_kernels._needs import need_torch, read_jobs
 from memsim_kernels._points import ALGORITHM, POINT_OPTIONS, names_points, points_of
 
@@ -38,7 +38,7 @@ SPEC = Spec(
         Option(
             "grid", "Measure", "The grid: problems that figures may be fitted to, others that only judge, or flash in "
             "every grid order.",
-            "|".join(GRIDS), "fit",
+            "|".join(GRID_NAMES), "fit",
         ),
         Option(
             "cache-state", "Measure", "What a launch finds in the caches: cold, nothing; chained, what the launches "
@@ -71,7 +71,7 @@ def run(line: Line) -> int:
         faults.attempt(load_gpu, line.options["gpu"])
     if line.flag("no-counters") and line.flag("no-times") and "import-ncu" not in line.options:
         faults.append("--no-counters and --no-times leave nothing to measure: give one of them at most.")
-    for name, texts in (("grid", tuple(GRIDS)), ("cache-state", (*CACHE_STATES, _ALL))):
+    for name, texts in (("grid", GRID_NAMES), ("cache-state", (*CACHE_STATES, _ALL))):
         if line.options.get(name, texts[0]) not in texts:
             faults.append(f"{name} is {quoted(line.options[name])}; it must be one of {', '.join(texts)}.")
     if "grid" in line.options and names_points(line):

@@ -154,13 +154,16 @@ def _grid_orders() -> Iterator[Point]:
         yield Point("flash", _square(64, 65536, 128), Tile(64, 64, 4, 3, grid_order=order))
 
 
-GRIDS: Mapping[str, Callable[[], Iterator[Point]]] = {
-    "fit": _FIT.points, "judge": _JUDGE.points, "grid-orders": _grid_orders,
+GRIDS: Mapping[str, Grid] = {"fit": _FIT, "judge": _JUDGE}
+"""Problems that calibrated figures may be fitted to, and problems that only judge them: none is in both."""
+
+_POINTS: Mapping[str, Callable[[], Iterator[Point]]] = {
+    **{name: grid.points for name, grid in GRIDS.items()}, "grid-orders": _grid_orders,
 }  # fmt: skip
-"""Problems that calibrated figures may be fitted to, problems that only judge them (none is in both), and some in every
-grid order."""
+GRID_NAMES = tuple(_POINTS)
+"""Those, and flash in every grid order."""
 
 
 def measured_points(grid: str = "fit") -> Iterator[Point]:
-    """The points of one of `GRIDS`."""
-    yield from GRIDS[grid]()
+    """The points of one of `GRID_NAMES`."""
+    yield from _POINTS[grid]()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from memsim_kernels import _command_measure, _ncu
-from memsim_kernels._grids import Point, measured_points
+from memsim_kernels._grids import GRIDS, Point, measured_points
 from memsim_kernels._provenance import add_run, clocks_in_launches, path_beside
 from memsim_kernels._rows import rows_of_point
 from memsim_kernels.measure import Session, refusal_of
@@ -62,7 +62,7 @@ def test_rows_say_how_the_kernels_run() -> None:
     assert [row.kernel for row in rows_of_point(none, "h200")] == ["softmax", "pv"]
 
 
-@pytest.mark.parametrize("name", ["fit", "judge"])
+@pytest.mark.parametrize("name", GRIDS)
 def test_a_grid_is_large_enough_and_fits(name: str) -> None:
     points = list(measured_points(name))
     assert len(set(points)) == len(points)
@@ -84,7 +84,7 @@ def test_every_grid_order_is_measured_on_the_same_kernels() -> None:
     assert row.grid_order == points[3].tile.grid_order == "longest-first" and row.tile == points[3].tile
 
 
-@pytest.mark.parametrize("name", ["fit", "judge"])
+@pytest.mark.parametrize("name", GRIDS)
 def test_naive_is_measured_cold_and_in_its_chain_where_s_is_small(name: str) -> None:
     naive = [point for point in measured_points(name) if point.algorithm == "naive"]
     assert {point.cache_state for point in naive} == {"cold", "chained"}
@@ -95,9 +95,9 @@ def test_naive_is_measured_cold_and_in_its_chain_where_s_is_small(name: str) -> 
 
 
 def test_no_problem_is_fitted_to_and_judged_by() -> None:
-    fit, judge = ({replace(p.problem, causal=False) for p in measured_points(name)} for name in ("fit", "judge"))
+    fit, judge = ({replace(p.problem, causal=False) for p in measured_points(name)} for name in GRIDS)
     assert not fit & judge
-    tiles = {name: {p.tile for p in measured_points(name)} for name in ("fit", "judge")}
+    tiles = {name: {p.tile for p in measured_points(name)} for name in GRIDS}
     assert len(tiles["judge"] - tiles["fit"]) == 4
 
 
