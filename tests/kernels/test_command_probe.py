@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from memsim_kernels import _probe_table
+from memsim_kernels._grids import GRID_NAMES, measured_points
 from memsim_kernels._plan import plan_calls
 from memsim_kernels._probe_table import COLUMNS, Entry, entries
 from memsim_kernels.probe import compile_call
@@ -147,3 +148,15 @@ def test_the_shipped_table_is_what_the_compiler_says() -> None:
         elif tile.load_path == "pointer":
             assert (found.sram_bytes, found.block_warps) == (said.sram_bytes, said.block_warps)
         assert abs(found.sram_bytes - said.sram_bytes) < 1024 and abs(found.registers - said.registers) <= 24
+
+
+def test_every_launch_of_the_measured_grids_is_in_the_table_with_its_stream() -> None:
+    missing = {
+        (launch, point.tile, point.problem)
+        for grid in GRID_NAMES
+        for point in measured_points(grid)
+        for launch in (("flash",) if point.algorithm == "flash" else ("qk", "softmax", "pv"))
+        for found in [from_table(launch, "sm_90", point.problem, point.tile, point.lse)]
+        if found is None or found.stream is None
+    }
+    assert missing == set()
