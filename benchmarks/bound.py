@@ -10,6 +10,7 @@ from memsim.gpu import override
 PROBLEMS = 40
 TWICE = {
     "hbm": ("hbm.bandwidth_bytes_per_s", 2.0),
+    "l2": ("l2.bandwidth_bytes_per_s", 2.0),
     "latency": ("hbm.latency_s", 0.5),
     "tensor": ("sm.pipes.tensor_flop_per_clock.float16", 2.0),
     "exp": ("sm.pipes.exp_per_clock.float32", 2.0),
@@ -46,6 +47,7 @@ def main() -> None:
         changed = {
             name: memsim.simulate(algorithm, problem, gpu=relieved(gpu, *change), tile=tile)
             for name, change in TWICE.items()
+            if name != "l2" or gpu.l2 is not None
         }
         for index, launch in enumerate(base.launches):
             gains = {name: 1 - (r.launches[index].time_s or 0) / (launch.time_s or 1) for name, r in changed.items()}

@@ -6,10 +6,16 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol, TextIO
 
-from memsim._sweep_table import SweepTable
 from memsim.errors import MemsimError
 from memsim.units import quoted
+
+
+class CsvTable(Protocol):
+    """What can be written as a CSV file."""
+
+    def write_csv(self, file: TextIO) -> None: ...
 
 
 class CsvFile:
@@ -51,7 +57,7 @@ class CsvFile:
         if self._temporary is not None:
             self._temporary.unlink(missing_ok=True)
 
-    def write(self, table: SweepTable) -> None:
+    def write(self, table: CsvTable) -> None:
         """Write the table and put the file in its place."""
         try:
             with open(

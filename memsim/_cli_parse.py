@@ -25,7 +25,8 @@ Given = Mapping[str, Sequence[str | bool]]
 
 @dataclass(frozen=True)
 class Spec:
-    """One command: what it takes and what it says about itself. `usage` is how it is called, without its options."""
+    """One command: what it takes and what it says about itself. `usage` is how it is called, without its options. It
+    takes any number of a positional that is repeatable."""
 
     name: str
     help: str
@@ -54,6 +55,7 @@ class Line:
     options: dict[str, str]
     repeated: dict[str, list[str]]
     faults: Faults
+    positionals: tuple[str, ...] = ()
 
     def flag(self, name: str) -> bool:
         return self.options.get(name) == "true"
@@ -170,6 +172,8 @@ def _positionals(spec: Spec, tokens: Sequence[str], faults: Faults) -> list[str]
             of_unknown_option = False
         else:
             positionals.append(token)
+    if spec.positional is not None and spec.positional.repeatable:
+        return positionals
     most = 1 if spec.positional else 0
     for token in positionals[most:]:
         takes = f"takes one {spec.positional.name.upper()}" if spec.positional else "takes options only"
@@ -199,7 +203,8 @@ def _line(spec: Spec, positionals: Sequence[str], given: Given, faults: Faults) 
             faults.append(f"{names} is given {len(texts)} times: give it once.")
         elif texts:
             options[option.name] = texts[0]
-    return Line(spec.name, positionals[0] if positionals else None, options, repeated, faults)
+    first = positionals[0] if positionals else None
+    return Line(spec.name, first, options, repeated, faults, tuple(positionals))
 
 
 def _sentence(error: CycloptsError, specs: Mapping[str, Spec]) -> str:

@@ -248,6 +248,12 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     return gpu_from_table(_parse(_read(name), name), f"In {named(name)}, ")
 
 
+def machine_text(name_or_path: str) -> str:
+    """The text of the file of a machine that `load_gpu` takes."""
+    name = ALIASES.get(name_or_path, name_or_path)
+    return (_SHIPPED / f"{name}.toml").read_text(encoding="utf-8") if name in gpu_names() else _read(name)
+
+
 @functools.cache
 def _load_shipped(name: str) -> Gpu:
     table = tomllib.loads((_SHIPPED / f"{name}.toml").read_text(encoding="utf-8"))

@@ -111,6 +111,11 @@ _PerClock = Annotated[float, Quantity("operations per clock", 1e-6, 1e9)]
 _Count = Annotated[int, Quantity("", 1, 1e6, whole=True)]
 _Rows = Annotated[int, Quantity("rows", 1, 2**16, whole=True)]
 _Warps = Annotated[int, Quantity("warps", 1, 32, whole=True)]
+_Cycles = Annotated[float, Quantity("cycles", 0, 1e6)]
+_Share = Annotated[float, Quantity("", 1e-3, 1)]
+_SmallShare = Annotated[float, Quantity("", 0, 0.5)]
+_Factor = Annotated[float, Quantity("", 0, 100)]
+_Partitions = Annotated[int, Quantity("partitions", 1, 16, whole=True)]
 _Stages = Annotated[int, Quantity("stages", 1, 64, whole=True)]
 _Registers = Annotated[int, Quantity("registers", 1, 1e9, whole=True)]
 _Dtype = Annotated[str, OneOf(DTYPES)]
@@ -135,6 +140,10 @@ class L2(_Part):
     capacity_bytes: _Bytes = Field(description="bytes as the driver reports them")
     bandwidth_bytes_per_s: _BytesPerSecond = Field(description="from L2 into all SMs together")
     latency_s: _Seconds = Field(description="from an SM's request to its data on a hit, nothing else moving")
+    partitions: _Partitions = Field(default=1, description="parts of the chip that keep each a copy of shared data")
+    dirty_limit_bytes: _Bytes | None = Field(
+        default=None, description="stored bytes that it keeps before it writes the oldest to HBM; all of it without"
+    )
 
 
 class Sram(_Part):
@@ -185,6 +194,64 @@ class Pipes(_Part):
         return self.tensor_flop_per_clock.get(dtype, 2 * self.alu_per_clock["float32"])
 
 
+class Core(_Part):
+    """What an SM issues and moves, for the replay of compiled kernels' instructions. Rates are of one SM."""
+
+    sub_partitions: _Partitions = Field(
+        description="parts of the SM, each with an issue slot of one instruction a clock"
+    )
+    integer_per_clock: _PerClock = Field(description="integer, logic, compare, minimum and maximum operations")
+    multiply_per_clock: _PerClock = Field(description="integer multiplications")
+    conversion_per_clock: _PerClock = Field(description="conversions from float32 to 16 bits")
+    inward_bytes_per_clock: _BytesPerClock = Field(description="from the L2 into the SM")
+    l1_bytes: _Bytes = Field(description="SRAM and L1 together; what SRAM leaves caches plain loads and spills")
+
+
+class Calibrated(_Part):
+    """Constants that no data sheet gives, fitted to measurements (`memsim calibrate`). Cycles are of the SM's clock."""
+
+    launch_cycles: _Cycles = Field(description="of a kernel before its first block's first instruction")
+    warp_start_cycles: _Cycles = Field(description="that an SM takes to start one warp of a block")
+    drain_cycles: _Cycles = Field(description="from a block's last instruction until its place is free")
+    block_spread: _SmallShare = Field(
+        description="how much slower than the mean the slowest block is, the fastest faster"
+    )
+    clock_hz: _Hertz = Field(description="the clock while matrix products run")
+    idle_tensor_clock_hz: _Hertz = Field(description="the clock in kernels without matrix products")
+    throttle_share: _SmallShare = Field(
+        description="share of the clock that is lost in the end where products run and HBM and L2 are both saturated"
+    )
+    throttle_s: _Seconds = Field(description="time in which it is lost, but for one part in e")
+    hbm_efficiency: _Share = Field(description="share of HBM's bandwidth that streams reach")
+    hbm_copy_cycles: _Cycles = Field(description="latency of a copy that the L2 must get from HBM")
+    copy_cycles: _Cycles = Field(description="latency of a copy that the L2 has")
+    box_cycles: _Cycles = Field(description="what a copy by tensor descriptor takes beyond one through pointers")
+    descriptor_cycles: _Cycles = Field(description="what a block's first boxes take more: their descriptors are new")
+    load_cycles: _Cycles = Field(description="latency of a plain load from HBM")
+    merged_share: _Share = Field(description="share of SMs' requests that reach the L2 where blocks drift apart")
+    lockstep_wait_share: _Share = Field(
+        description="share of a warp's time spent waiting for copies from which on blocks go in step, and their "
+        "requests are merged before the L2"
+    )
+    outward_bytes_per_clock: _BytesPerClock = Field(description="of stores, out of an SM")
+    mma_flop_per_clock: _PerClock = Field(description="of one SM, matrix products of single warps")
+    product_start_cycles: _Cycles = Field(description="from the issue of a warp group's product to its start")
+    product_end_cycles: _Cycles = Field(description="from its end until who waits for it goes on")
+    tensor_contention_cycles: _Cycles = Field(description="what an instruction takes more beside a running product")
+    exp_cycles: _Cycles = Field(description="latency of the exp pipe and of conversions")
+    shuffle_cycles: _Cycles = Field(description="latency of a shuffle")
+    sram_cycles: _Cycles = Field(description="latency of SRAM")
+    uniform_cycles: _Cycles = Field(description="latency of the uniform datapath")
+    operand_cycles: _Cycles = Field(description="from an issue until its operands are read")
+    barrier_cycles: _Cycles = Field(description="of a block's barrier once all are there")
+    fence_cycles: _Cycles = Field(description="of a memory fence")
+    spill_cycles: _Cycles = Field(description="latency of a spilled word in the L1")
+    spill_miss_share: _Factor = Field(
+        description="share of spilled words that miss the L1, per L1 that they would fill, if they fill more than one"
+    )
+    copies_at_banks: _Factor = Field(description="SRAM bandwidth that an arriving byte takes, in bytes")
+
+
 class Sm(_Part):
     """One streaming multiprocessor, and how many there are."""
 
@@ -200,6 +267,7 @@ class Sm(_Part):
         default=None, description="the register file; without it O, S, P, m and l take SRAM"
     )
     pipes: Pipes = Field(description="what one SM computes per clock")
+    core: Core | None = Field(default=None, description="what one SM issues, for the replay of compiled kernels")
 
 
 class Launch(_Part):
@@ -241,6 +309,9 @@ class Gpu(_Part):
     sm: Sm = Field(description="the SMs")
     launch: Launch = Field(description="what starting a kernel costs")
     host: Host = Field(description="the link to the host")
+    calibrated: Calibrated | None = Field(
+        default=None, description="constants fitted to measurements; without it kernels are replayed by their trace"
+    )
     tiles: tuple[TileChoice, ...] = Field(description="default tiles; the first that fits is taken")
 
     _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
@@ -312,6 +383,16 @@ def _disagreements(gpu: Gpu) -> list[str]:
         faults.append(
             f"sm.registers.per_thread_limit is {sm.registers.per_thread_limit}, but must be at most "
             f"sm.registers.per_sm, {sm.registers.per_sm}."
+        )
+    if gpu.l2 is not None and (gpu.l2.dirty_limit_bytes or 0) > gpu.l2.capacity_bytes:
+        faults.append(
+            f"l2.dirty_limit_bytes is {gpu.l2.dirty_limit_bytes}, but must be at most l2.capacity_bytes, "
+            f"{gpu.l2.capacity_bytes}."
+        )
+    if (gpu.calibrated is None) != (sm.core is None):
+        given, missing = ("sm.core", "calibrated") if gpu.calibrated is None else ("calibrated", "sm.core")
+        faults.append(
+            f"{given} is given without {missing}: the replay of compiled kernels needs both; give both or neither."
         )
     faults += [
         f"tiles.{index}.num_warps is {tile.num_warps}, but must be at most sm.max_warps, {sm.max_warps}."

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from memsim._gpu_files import Table, field_of, gpu_from_table, keys, named, suggestion, table_of, with_sources
 from memsim._gpu_models import Gpu
 from memsim.errors import MemsimError
-from memsim.units import parse_bandwidth, parse_bytes, parse_count, parse_hertz, parse_number, parse_seconds, quoted
+from memsim.units import parse_bandwidth, parse_bytes, parse_count, parse_hertz, parse_number, parse_seconds
 
 _Parse = Callable[[str, str, float], float]
 
@@ -50,9 +50,45 @@ def _reader(key: str, parse: _Parse) -> Callable[[str, str], float]:
     return lambda text, name: parse(text, name, keys()[key].least)
 
 
-def _no_l2(text: str, name: str) -> None:
-    if text != "none":
-        raise MemsimError(f"{name} is {quoted(text)}, but an L2 is not simulated yet, whatever its size: give none.")
+def _l2_size(text: str, name: str) -> int | None:
+    if text == "none":
+        return None
+    try:
+        return int(parse_bytes(text, name, keys()["l2.capacity_bytes"].least))
+    except MemsimError as error:
+        raise MemsimError(
+            f"{fault.removesuffix('.')}; or none, for a machine without one." for fault in error.faults
+        ) from None
+
+
+def _l2(table: Table, capacity_bytes: int | None) -> Mapping[str, Any]:
+    if capacity_bytes is None:
+        return {"l2": None}
+    if "l2" not in table:
+        raise MemsimError(
+            f"l2 is {capacity_bytes} B, but {table['name']} has none whose bandwidth and latency it could have: take a "
+            "GPU that has an L2, or set l2.capacity_bytes, l2.bandwidth_bytes_per_s and l2.latency_s."
+        )
+    changes = {"l2.capacity_bytes": capacity_bytes}
+    limit = table["l2"].get("dirty_limit_bytes")
+    # What it keeps dirty cannot be more than it holds.
+    return changes if limit is None or limit <= capacity_bytes else changes | {"l2.dirty_limit_bytes": capacity_bytes}
+
+
+def _clock(table: Table, clock_hz: float) -> Mapping[str, Any]:
+    """The clock, and those that were measured: what is given holds whatever runs."""
+    measured = ("calibrated.clock_hz", "calibrated.idle_tensor_clock_hz") if "calibrated" in table else ()
+    return dict.fromkeys(("sm.clock_hz", *measured), clock_hz)
+
+
+def _hbm_latency(table: Table, latency_s: float) -> Mapping[str, Any]:
+    """The latency, and what was fitted of it, longer or shorter by as much."""
+    fitted = table.get("calibrated")
+    if fitted is None:
+        return {"hbm.latency_s": latency_s}
+    more = (latency_s - table["hbm"]["latency_s"]) * fitted["clock_hz"]
+    cycles = {name: max(0.0, fitted[name] + more) for name in ("hbm_copy_cycles", "load_cycles")}
+    return {"hbm.latency_s": latency_s} | {f"calibrated.{name}": value for name, value in cycles.items()}
 
 
 def _sram(table: Table, capacity_bytes: int) -> Mapping[str, Any]:
@@ -73,13 +109,14 @@ def _sram_bandwidth(table: Table, bytes_per_s: float) -> Mapping[str, Any]:
 SHORT_OPTIONS: Mapping[str, ShortOption] = {
     "hbm-capacity": _field("hbm.capacity_bytes", parse_bytes, "size of HBM, such as 24GB", "SIZE"),
     "hbm-bandwidth": _field("hbm.bandwidth_bytes_per_s", parse_bandwidth, "bandwidth of HBM, such as 2TB/s", "RATE"),
-    "hbm-latency": _field("hbm.latency_s", parse_seconds, "latency of HBM, such as 600ns", "TIME"),
-    "l2": ShortOption(
-        _no_l2, lambda table, read: {"l2": None}, "only none for now: an L2 is not simulated yet, whatever its size",
-        "none",
+    "hbm-latency": ShortOption(
+        _reader("hbm.latency_s", parse_seconds), _hbm_latency, "latency of HBM, such as 600ns", "TIME"
     ),
+    "l2": ShortOption(_l2_size, _l2, "size of the L2, such as 30MiB, or none to do without", "SIZE|none"),
     "sms": _field("sm.count", parse_count, "number of SMs", "N"),
-    "clock": _field("sm.clock_hz", parse_hertz, "clock of the SMs, such as 1.7GHz", "CLOCK"),
+    "clock": ShortOption(
+        _reader("sm.clock_hz", parse_hertz), _clock, "clock of the SMs, whatever runs, such as 1.7GHz", "CLOCK"
+    ),
     "sram": ShortOption(
         _reader("sm.sram.capacity_bytes", parse_bytes), _sram,
         "SRAM of one SM, such as 96KiB; a block may use all of it but what is reserved", "SIZE",
@@ -95,7 +132,7 @@ SHORT_OPTIONS: Mapping[str, ShortOption] = {
 }  # fmt: skip
 """The short names, without the leading dashes."""
 
-_LAST = ("sram", "sram-bandwidth")  # they follow from fields that other options may set
+_LAST = ("hbm-latency", "sram", "sram-bandwidth")  # they follow from fields that other options may set
 
 
 def override(gpu: Gpu, changes: Mapping[str, Any]) -> Gpu:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memsim._compiled import SOURCES
-from memsim.api import DEFAULT_GPU, INPUTS
+from memsim.api import DEFAULT_GPU, INPUTS, L2_STATES
 from memsim.attention import DTYPE_BYTES
 from memsim.gpu import SHORT_OPTIONS
 from memsim.grid import ORDERS, ROWS_FAST
@@ -76,6 +76,10 @@ RUN = _table(
     Option(
         "inputs", "Run", 'Where Q, K and V are at first: "hbm", or "host" to have them cross the host link.',
         "|".join(INPUTS), INPUTS[0],
+    ),
+    Option(
+        "l2-state", "Run", "What the first launch finds in the L2: nothing, or what the same run left there.",
+        "|".join(L2_STATES), L2_STATES[0],
     ),
     Option(
         "resources", "Run", "Where SRAM, registers and spills of the kernels come from: rules and a shipped table, or "

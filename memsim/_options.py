@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from memsim._compiled import SOURCES
 from memsim._option_list import AXES, PROBLEM, TILE
-from memsim.api import DEFAULT_GPU, INPUTS, compare, simulate
+from memsim.api import DEFAULT_GPU, INPUTS, L2_STATES, compare, simulate
 from memsim.attention import DTYPE_BYTES, Attention
 from memsim.errors import MemsimError
 from memsim.gpu import SHORT_OPTIONS, Gpu, apply_options, load_gpu
 from memsim.grid import ORDERS
-from memsim.machine.replay import Progress
+from memsim.machine import Progress
 from memsim.programs import PROGRAMS
 from memsim.result import Comparison, Result
 from memsim.tile import LOAD_PATHS, Tile
@@ -43,6 +43,7 @@ class Request:
     inputs: str = "hbm"
     count_only: bool = False
     resources: str = "table"
+    l2_state: str = "cold"
 
     def simulate(self, progress: Progress | None = None) -> Result:
         with _in_option_names():
@@ -67,6 +68,7 @@ class Request:
             "lse": self.lse,
             "inputs": self.inputs,
             "resources": self.resources,
+            "l2_state": self.l2_state,
             "count_only": self.count_only,
         }
 
@@ -150,10 +152,11 @@ def read_request(
     lse = faults.attempt(read_flag, options.get("lse", "false"), "lse")
     inputs = faults.attempt(_read_inputs, options.get("inputs", "hbm"))
     resources = faults.attempt(_read_resources, options.get("resources", "table"))
+    l2_state = faults.attempt(_read_l2_state, options.get("l2-state", "cold"))
     faults.raise_any()
     assert problem is not None and tile is not None and gpu is not None and lse is not None
-    assert inputs is not None and resources is not None
-    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only, resources)
+    assert inputs is not None and resources is not None and l2_state is not None
+    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only, resources, l2_state)
 
 
 def check_algorithm(name: str) -> None:
@@ -183,6 +186,8 @@ def check_text(name: str, text: str) -> None:
         _read_inputs(text)
     elif name == "resources":
         _read_resources(text)
+    elif name == "l2-state":
+        _read_l2_state(text)
     elif name == "dtype":
         _read_dtype(text)
     elif name == "scale":
@@ -307,6 +312,12 @@ def _read_inputs(text: str) -> str:
 def _read_resources(text: str) -> str:
     if text not in SOURCES:
         raise MemsimError(f"resources is {quoted(text)}; it must be one of {', '.join(SOURCES)}.")
+    return text
+
+
+def _read_l2_state(text: str) -> str:
+    if text not in L2_STATES:
+        raise MemsimError(f"l2-state is {quoted(text)}; it must be one of {', '.join(L2_STATES)}.")
     return text
 
 

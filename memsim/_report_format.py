@@ -21,7 +21,7 @@ BOUND_BY = {
     "tensor": "its matrix products (the tensor pipe)",
     "exp": "its exponentials (the exp pipe)",
     "alu": "its element-wise arithmetic (the ALU pipe)",
-    "sram": "the bandwidth of SRAM",
+    "sram": "what it moves through SRAM",
     "l2": "the bandwidth of the L2",
     "hbm": "the bandwidth of HBM",
     "latency": "the latency of memory",

@@ -25,8 +25,9 @@ def heading(title: str, result: Result, gpu: Gpu) -> RenderableType:
     """The problem and the machine of a result, a line each where they fit."""
     facts = problem_facts(result.problem, lse=result.lse, inputs=result.inputs)
     no_l2 = gpu.l2 is not None and "l2" not in result.levels
-    machine = machine_line(result.gpu, result.gpu_options, machine_facts(gpu), without_l2=no_l2)
-    return Group(titled(title, facts), Paragraph(machine))
+    machine = machine_facts(gpu, warm=result.l2_state == "warm", counted=result.counted_only)
+    line = machine_line(result.gpu, result.gpu_options, machine, without_l2=no_l2)
+    return Group(titled(title, facts), Paragraph(line))
 
 
 def titled(title: str, facts: Iterable[str]) -> Text:
@@ -55,14 +56,18 @@ def problem_facts(problem: Mapping[str, Any], *, lse: bool, inputs: str) -> list
     return facts + (["with LSE"] if lse else []) + (["inputs from the host"] if inputs == "host" else [])
 
 
-def machine_facts(gpu: Gpu, varied: Collection[str] = ()) -> list[str]:
-    """What matters most of a machine, but for the options and fields that are varied."""
+def machine_facts(
+    gpu: Gpu, varied: Collection[str] = (), *, warm: bool = False, counted: bool = False
+) -> list[str]:  # fmt: skip
+    """What matters most of a machine, but for the options and fields that are varied; of its L2 if it is replayed."""
     count, sram = plural(gpu.sm.count, "SM"), f"{kib(gpu.sm.sram.capacity_bytes)} of SRAM"
     has_count = not {"sms", "sm.count"} & {*varied}
     has_sram = "sram" not in varied and not any(name.startswith("sm.sram.") for name in varied)
     facts = [f"{count} with {sram} each"] if has_count and has_sram else []
     facts += [count] if has_count and not has_sram else []
     facts += [f"{sram} in each SM"] if has_sram and not has_count else []
+    if gpu.l2 is not None and not counted and not {"l2", "l2.capacity_bytes"} & {*varied}:
+        facts.append(f"{'a warm ' if warm else ''}L2 of {kib(gpu.l2.capacity_bytes)}")
     if not {"hbm-bandwidth", "hbm.bandwidth_bytes_per_s"} & {*varied}:
         facts.append(f"HBM {format_rate(gpu.hbm.bandwidth_bytes_per_s)}")
     return facts
@@ -71,7 +76,7 @@ def machine_facts(gpu: Gpu, varied: Collection[str] = ()) -> list[str]:
 def machine_line(name: str, changed: Mapping[str, str], facts: Collection[str], *, without_l2: bool) -> str:
     """The machine as it was named, what was changed of it, and what is not simulated of it, before its facts."""
     options = ", ".join(f"{option} {text}" for option, text in changed.items())
-    l2 = " without its L2 (not simulated yet)" if without_l2 else ""
+    l2 = " without its L2 (counted only)" if without_l2 else ""
     return f"{name}{f' ({options})' if options else ''}{l2}{': ' if facts else ''}{', '.join(facts)}"
 
 

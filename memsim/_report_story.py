@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from memsim import _report_story_l2 as l2
 from memsim._report_format import BOUND_BY, number, percent, plural, seconds, size
+from memsim._report_story_l2 import moved as moved_bytes
+from memsim._report_story_l2 import stored
 from memsim.gpu import Gpu
 from memsim.result import Comparison, Result, ratio
 
@@ -19,10 +22,14 @@ _PIPES = ("tensor", "exp", "alu", "sram")
 def story(comparison: Comparison, gpu: Gpu) -> list[str]:
     """Paragraphs: what naive attention does, then what FlashAttention does instead."""
     naive, flash = comparison.naive, comparison.flash
-    if naive.total.hbm_bytes == 0 and flash.total.hbm_bytes == 0:
+    if not any(result.total.sram_fill_bytes + result.total.sram_store_bytes for result in (naive, flash)):
         return ["This problem has nothing to compute: no byte is moved."]
-    first = [_cost_of_scores(naive), *_waiting(naive, gpu)]
-    second = [_fewer_bytes(comparison, gpu), *_less_time(comparison, gpu), *_what_is_left(flash), *_peak(comparison)]
+    if "l2" in naive.levels:
+        cost, fewer, left = l2.cost_of_scores(naive), l2.fewer_bytes(naive, flash, gpu), l2.what_is_left(flash)
+    else:
+        cost, fewer, left = _cost_of_scores(naive), _fewer_bytes(comparison, gpu), _what_is_left(flash)
+    first = [cost, *_waiting(naive, gpu)]
+    second = [fewer, *_less_time(comparison, gpu), *left, *_peak(comparison)]
     return [" ".join(sentence for sentence in part if sentence) for part in (first, second)]
 
 
@@ -35,29 +42,15 @@ def math_s(result: Result) -> float:
 
 
 def moving_s(result: Result) -> float:
-    """Time of the bytes alone: HBM's share."""
+    """Time of HBM's bytes alone: HBM's share."""
     return sum((launch.time_s or 0.0) * (launch.busy or {}).get("hbm", 0.0) for launch in result.launches)
 
 
-def _moved(result: Result, tensors: str) -> int:
-    """Bytes that these tensors move, in and out."""
-    return sum(
-        moved.get(tensor, 0)
-        for launch in result.launches
-        for moved in (launch.fill_bytes_by_tensor, launch.store_bytes_by_tensor)
-        for tensor in tensors
-    )
-
-
-def _stored(result: Result, tensor: str) -> int:
-    return sum(launch.store_bytes_by_tensor.get(tensor, 0) for launch in result.launches)
-
-
 def _cost_of_scores(naive: Result) -> str:
-    scores, total = _moved(naive, "SP"), naive.total.hbm_bytes
+    scores, total = moved_bytes(naive, "SP"), naive.total.hbm_bytes
     if not scores:
         return "Naive attention has no scores to move here."
-    s, p = _stored(naive, "S"), _stored(naive, "P")
+    s, p = stored(naive, "S"), stored(naive, "P")
     sizes = f"{size(s)} each" if s == p else f"{size(s)} and {size(p)}"
     sentence = (
         f"Naive attention writes S and P to HBM ({sizes}) and fetches them again: {size(scores)}, "
@@ -122,7 +115,7 @@ def _fewer_bytes(comparison: Comparison, gpu: Gpu) -> str:
     naive, flash = comparison.naive, comparison.flash
     fewer = ratio(naive.total.hbm_bytes, flash.total.hbm_bytes) or 0.0
     home, rooms = ("the SM", ", where they live in SRAM and registers") if gpu.sm.registers else ("the SRAM", "")
-    scores, moved = _moved(naive, "SP"), size(flash.total.hbm_bytes)
+    scores, moved = moved_bytes(naive, "SP"), size(flash.total.hbm_bytes)
     # Beside S and P: what naive fetches and stores more often than flash, or the other way round.
     more_often = naive.total.hbm_bytes - scores - flash.total.hbm_bytes
     if 1 / _SAME < fewer < _SAME:
@@ -196,7 +189,7 @@ def _held_back(result: Result, gpu: Gpu) -> list[str]:
 
 
 def _what_is_left(flash: Result) -> list[str]:
-    total, kv = flash.total, _moved(flash, "KV")
+    total, kv = flash.total, moved_bytes(flash, "KV")
     over = total.over_compulsory or 0.0
     if over < 1.2 or kv * 2 < total.hbm_bytes:
         return []

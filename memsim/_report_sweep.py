@@ -42,8 +42,9 @@ def _heading(table: SweepTable) -> Iterator[RenderableType]:
     yield titled(" ".join(("Sweep", *(["of", shared["algorithm"]] if "algorithm" in shared else []))), facts)
     changed = {name: text for name, text in shared.items() if name in SHORT_OPTIONS or "." in name}
     if table.gpu is not None:
-        no_l2 = table.gpu.l2 is not None and "l2" not in table.axes
-        machine = machine_facts(table.gpu, table.axes)
+        no_l2 = table.gpu.l2 is not None and table.counted_only and "l2" not in table.axes
+        warm = shared.get("l2-state") == "warm"
+        machine = machine_facts(table.gpu, table.axes, warm=warm, counted=table.counted_only)
         yield Paragraph(machine_line(shared.get("gpu", table.gpu.name), changed, machine, without_l2=no_l2))
     elif changed:
         yield Paragraph(machine_line("every GPU", changed, (), without_l2=False))
@@ -97,13 +98,14 @@ class _SweepFigures:
         "HBM": lambda row: size(row.hbm_bytes),
         "time": lambda row: seconds(row.time_s),
         "tile": lambda row: _short_tile(row.tile),
+        "L2 hits": lambda row: percent(row.l2_hit_rate),
         "waits": lambda row: percent(row.waiting_for_memory),
         "× compulsory": lambda row: number(row.over_compulsory),
         "bound": lambda row: row.bound or NONE,
         "blocks/SM": lambda row: number(row.blocks_per_sm),
         "SRAM/block": lambda row: NONE if row.sram_bytes is None else kib(row.sram_bytes),
     }
-    _ORDER = ("status", "tile", "blocks/SM", "SRAM/block", "HBM", "time", "bound", "waits", "× compulsory")
+    _ORDER = ("status", "tile", "blocks/SM", "SRAM/block", "L2 hits", "HBM", "time", "bound", "waits", "× compulsory")
 
     def __init__(self, table: SweepTable) -> None:
         self._axes = list(table.axes)

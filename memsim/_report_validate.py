@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from memsim._report_accuracy import accuracy_figures
 from memsim._report_format import NONE, Figures, Paragraph, plural, seconds
 from memsim._report_heading import spaced
 from memsim.columns import COLUMNS, KERNELS, MEASURED
@@ -36,6 +37,8 @@ def validation_report(validation: Validation, path: str, *, all_rows: bool = Fal
         Paragraph(_verdict(validation)),
         *spaced([*_misses(validation)]),
     ]
+    if figures := accuracy_figures(validation):
+        parts += ["", *figures]
     for kernel in KERNELS:
         if of_kernel := [summary for summary in validation.summaries if summary.kernel == kernel]:
             parts += ["", _summary_figures(kernel, of_kernel)]
@@ -174,8 +177,8 @@ def _unchecked(validation: Validation) -> Iterator[str]:
         yield f"Not taken, because they are no kernels asked for: {_named(validation.other_kernels)}."
     if validation.without_times:
         yield (
-            f"Times are not compared: to replay these rows takes {validation.without_times / 1e6:,.0f} million tile "
-            "operations. --times does it."
+            "HBM bytes and times are not compared: to replay these rows takes "
+            f"{validation.without_times / 1e6:,.0f} million tile operations. --times does it."
         )
     if validation.failed_launches:
         first = validation.failed_launches[0]

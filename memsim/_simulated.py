@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from memsim._kernels import machine_launch
 from memsim.counting import Counts, count
 from memsim.errors import TileDoesNotFit
 from memsim.gpu import Gpu, load_gpu
 from memsim.language import LaunchSpec, trace_launch
-from memsim.machine import replay
+from memsim.machine import Launched, replay
 from memsim.measurements import Measurement
 from memsim.programs import build_program, naive
 from memsim.resources import Resources, blocks_per_sm, resources_of, room_of
 from memsim.tile import Room
-from memsim.trace import LaunchTrace
+from memsim.trace import LaunchTrace, Load, Store, walk
 
+_CHAIN = ("qk", "softmax", "pv")
 # Beyond what any problem may have.
 _LONGEST_ROW = 2**41
 
@@ -23,26 +25,65 @@ _LONGEST_ROW = 2**41
 @dataclass(frozen=True)
 class Simulated:
     """One launch, counted. `figures` are by the names of a `memsim.result.Launch`'s fields; `refusal` is why the
-    machine would not take it; `key` is the same for launches that are replayed the same."""
+    machine would not take it; `key` is the same for launches that are replayed the same. `before` are the launches
+    whose leavings in the L2 it finds, `rows_before` the rows that these are of."""
 
     gpu: Gpu
-    trace: LaunchTrace
+    launched: Launched
     counts: Counts
     figures: dict[str, float]
     compiled_stack_bytes: int | None
     refusal: str
+    warm: bool
     key: Hashable
+    before: tuple[Launched, ...] = ()
+    rows_before: tuple[Measurement, ...] = ()
 
-    def times(self) -> dict[str, float]:
-        """The times of a replay."""
-        per_sm = int(self.figures.get("blocks_per_sm", 1))
-        run = replay(self.gpu, [(self.trace, per_sm)])
-        time_s = run.launches[0].time_s
-        return {
-            "time_s": time_s,
-            "sm_cycles": time_s * self.gpu.sm.clock_hz,
-            "launch_overhead_s": run.launch_overhead_s,
+    def replayed(self, without: frozenset[str] = frozenset()) -> dict[str, float]:
+        """What a replay says, by `REPLAYED`; `without` names parts of the model to leave out."""
+        return replay_chain([self], without)[-1]
+
+    @property
+    def blocks(self) -> int:
+        """The blocks, or of a persistent launch the units of work."""
+        return self.launched[0].blocks
+
+    @property
+    def reads_once_bytes(self) -> int:
+        """What it must read: each byte of a tensor that it reads at all, once."""
+        return self._once(dict(self.counts.fill_bytes_by_tensor), Load)
+
+    @property
+    def writes_once_bytes(self) -> int:
+        """What it must write: each byte of a tensor that it writes at all, once."""
+        return self._once(dict(self.counts.store_bytes_by_tensor), Store)
+
+    def _once(self, moved: Mapping[str, int], kind: type[Load] | type[Store]) -> int:
+        """A launch under a causal mask leaves part of S and P alone, so no more than it moves."""
+        tensors = {r.tile.tensor for r, _ in walk(self.launched[0].body) if isinstance(r, kind)}
+        return sum(min(tensor.total_bytes, moved.get(tensor.name, 0)) for tensor in tensors)
+
+
+REPLAYED = ("sram_fill_bytes", "hbm_read_bytes", "hbm_write_bytes", "time_s", "sm_cycles", "launch_overhead_s")
+"""What a replay says of a launch: the fills are less what the L1 gives back."""
+
+
+def replay_chain(chain: Sequence[Simulated], without: frozenset[str] = frozenset()) -> list[dict[str, float]]:
+    """What one replay says of launches that ran one after the other, each finding what those before it left."""
+    last = chain[-1]
+    launches = [*last.before, last.launched]
+    run = replay(last.gpu, launches, warm=last.warm, without=without)
+    return [
+        {
+            "sram_fill_bytes": simulated.counts.sram_fill_bytes - timed.l1_hit_bytes,
+            "hbm_read_bytes": timed.hbm_read_bytes,
+            "hbm_write_bytes": timed.hbm_write_bytes,
+            "time_s": timed.time_s,
+            "sm_cycles": timed.time_s * timed.clock_hz,
+            "launch_overhead_s": last.gpu.launch.overhead_s,
         }
+        for simulated, timed in zip(chain, run.launches[-len(chain) :], strict=True)
+    ]
 
 
 def launch_spec(row: Measurement, room: Room) -> LaunchSpec:
@@ -60,6 +101,7 @@ class Simulator:
     """Simulates measured launches, the same one once; `gpu` in place of the rows' own."""
 
     gpu: Gpu | None = None
+    _chains: dict[Hashable, list[tuple[Measurement, Launched]]] = field(default_factory=dict)
     _known: dict[Hashable, tuple[LaunchTrace, Counts, Resources | None, str]] = field(default_factory=dict)
 
     def launch(self, row: Measurement) -> Simulated:
@@ -86,7 +128,31 @@ class Simulator:
         if blocks:
             figures["blocks_per_sm"] = blocks
         stack = None if resources is None else resources.stack_bytes
-        return Simulated(gpu, trace, counts, figures, stack, refusal, (key, blocks))
+        per_sm = blocks or 1
+        launched: Launched = (trace, per_sm)
+        if resources is not None:
+            launched = machine_launch(gpu, trace, resources, row.problem, row.tile, per_sm)
+        rows_before, before = self._before(row, launched)
+        chain = tuple(id(trace) for trace, *_ in before)
+        warm = row.cache_state == "warm"
+        return Simulated(
+            gpu, launched, counts, figures, stack, refusal, warm, (key, blocks, chain, warm), before, rows_before
+        )  # fmt: skip
+
+    def _before(
+        self, row: Measurement, launched: Launched
+    ) -> tuple[tuple[Measurement, ...], tuple[Launched, ...]]:  # fmt: skip
+        """The launches of naive attention that ran just before a chained one: those that the rows before it are of."""
+        if row.cache_state != "chained" or row.kernel not in _CHAIN:
+            return (), ()
+        problem = (row.gpu, row.problem, row.lse)
+        place = _CHAIN.index(row.kernel)
+        found = self._chains.setdefault(problem, [])
+        del found[place:]
+        rows, before = tuple(of for of, _ in found), tuple(launch for _, launch in found)
+        if len(before) == place:
+            found.append((row, launched))
+        return rows, before
 
 
 def _simulate(row: Measurement, gpu: Gpu) -> tuple[LaunchTrace, Counts, Resources | None, str]:

@@ -22,7 +22,7 @@ class SweepRow:
 
     `block_m` to `grid_order` are the tile that was taken. Of an algorithm with several launches `blocks_per_sm` is
     the smallest and `sram_bytes` (of a block) the largest; the rest are its totals. Figures of time are None when only
-    counted. `notes` are those of the result.
+    counted, and so is what an L2 does. `notes` are those of the result.
     """
 
     point: dict[str, str]
@@ -39,6 +39,7 @@ class SweepRow:
     sram_fill_bytes: int | None = None
     sram_store_bytes: int | None = None
     hbm_bytes: int | None = None
+    l2_hit_rate: float | None = None
     flops: int | None = None
     time_s: float | None = None
     bound: str | None = None

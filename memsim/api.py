@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from memsim._compiled import SOURCES, compile_now
+from memsim._kernels import machine_launch
 from memsim._notes import notes_of
 from memsim.attention import Attention
 from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
@@ -15,8 +16,8 @@ from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import Gpu, apply_options, load_gpu
 from memsim.grid import ROWS_FAST
 from memsim.language import Program, trace_launch
-from memsim.machine import LaunchTiming, RunTiming, replay
-from memsim.machine.replay import Progress
+from memsim.machine import LaunchTiming, Progress, RunTiming, replay
+from memsim.machine.l2 import Tally
 from memsim.numerics import Array, Watch, run_program
 from memsim.programs import PROGRAMS, build_program
 from memsim.programs.flash1 import paper_tile
@@ -29,11 +30,13 @@ DEFAULT_GPU = "h200"
 # Tried first where warps are to be specialised: 128 rows, which two groups of math warps share.
 SPECIALIZED_TILES = (Tile(128, 128, 4, 2), Tile(128, 64, 4, 2))
 INPUTS = ("hbm", "host")
+L2_STATES = ("cold", "warm")
 
 # What `bound` goes by (see `_causes`); chosen on the problems of benchmarks/bound.py.
 SATURATED_SHARE = 0.85
 CROWDED_SHARE = 0.65
 LEAST_MEMORY_WAIT = 0.1
+MEMORIES = ("hbm", "l2")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def simulate(
     lse: bool = False,
     inputs: str = "hbm",
     resources: str = "table",
+    l2_state: str = "cold",
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -67,22 +71,29 @@ def simulate(
     first tile of the machine's list that fits. `inputs="host"` has Q, K and V cross the host link first.
     `resources` says where SRAM, registers and spills of the kernels come from: "table" (rules, and a table that ships
     with memsim) or "compiled" (Triton compiles them for this problem; extra `kernels`). `count_only` leaves the replay
-    out: every byte and operation, no time. Raises `MemsimError` on bad input.
+    out: every byte and operation, no time, as on a machine without an L2. `l2_state` is what the first launch finds in
+    the L2: "cold", nothing, or "warm", what the same run left. Raises `MemsimError` on bad input.
     """
     machine, given_name = _machine(gpu, gpu_options)
     problem = problem if problem is not None else Attention()
     if inputs not in INPUTS:
         raise MemsimError(f"inputs is {inputs!r}; it must be one of {', '.join(INPUTS)}.")
+    if l2_state not in L2_STATES:
+        raise MemsimError(f"l2_state is {l2_state!r}; it must be one of {', '.join(L2_STATES)}.")
     ready = prepare(algorithm, problem, machine, tile, lse=lse, resources=resources)
     host_bytes = sum(ready.program.tensors[name].total_bytes for name in "QKV") if inputs == "host" else 0
     timing = None
     if not count_only:
-        pairs = [(t, r.blocks_per_sm) for t, r in zip(ready.traces, ready.resources, strict=True)]
-        timing = replay(machine, pairs, host_bytes=host_bytes, progress=progress)
+        launches = [
+            machine_launch(machine, trace, resources, problem, ready.tile)
+            for trace, resources in zip(ready.traces, ready.resources, strict=True)
+        ]
+        timing = replay(machine, launches, host_bytes=host_bytes, warm=l2_state == "warm", progress=progress)
         _check_agreement(ready, timing)
     return _result(
-        algorithm, problem, machine, given_name, dict(gpu_options or {}), ready, timing, inputs, host_bytes, lse
-    )
+        algorithm, problem, machine, given_name, dict(gpu_options or {}), ready, timing, inputs, host_bytes, lse,
+        l2_state,
+    )  # fmt: skip
 
 
 def compare(
@@ -94,6 +105,7 @@ def compare(
     lse: bool = False,
     inputs: str = "hbm",
     resources: str = "table",
+    l2_state: str = "cold",
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -102,7 +114,7 @@ def compare(
     naive, flash = (
         simulate(
             algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=taken, lse=lse, inputs=inputs,
-            resources=resources, count_only=count_only, progress=progress,
+            resources=resources, l2_state=l2_state, count_only=count_only, progress=progress,
         )
         for algorithm, taken in (("naive", _as_naive_takes(tile)), ("flash", tile))
     )  # fmt: skip
@@ -229,7 +241,7 @@ def _machine(gpu: str | Gpu, options: Mapping[str, str] | None) -> tuple[Gpu, st
 
 def _result(
     algorithm: str, problem: Attention, gpu: Gpu, given_name: str, gpu_options: dict[str, str], ready: Prepared,
-    timing: RunTiming | None, inputs: str, host_bytes: int, lse: bool,
+    timing: RunTiming | None, inputs: str, host_bytes: int, lse: bool, l2_state: str,
 ) -> Result:  # fmt: skip
     launches = tuple(
         _launch(gpu, spec.useful_flops, trace, resources, counts, timing.launches[i] if timing else None)
@@ -243,13 +255,22 @@ def _result(
         gpu_options=gpu_options,
         problem=asdict(problem),
         tile=asdict(ready.tile),
-        levels=("hbm", "sram"),
+        levels=("hbm", "l2", "sram") if timing is not None and gpu.l2 is not None else ("hbm", "sram"),
+        l2_state=l2_state,
         inputs=inputs,
         lse=lse,
         counted_only=timing is None,
         launches=launches,
         total=_total(problem, gpu, ready, launches, timing, host_bytes, lse),
-        notes=notes_of(gpu, problem, ready.tile, ready.traces, ready.resources, lse=lse),
+        notes=notes_of(
+            gpu,
+            problem,
+            ready.tile,
+            ready.traces,
+            ready.resources,
+            lse=lse,
+            replayed_by=None if timing is None else [timed.replayed_by for timed in timing.launches],
+        ),
     )
 
 
@@ -260,10 +281,28 @@ def _launch(
     sums["fill_bytes_by_tensor"] = dict(counts.fill_bytes_by_tensor)
     sums["store_bytes_by_tensor"] = dict(counts.store_bytes_by_tensor)
     times: dict[str, Any] = {}
+    # Two levels: what fills SRAM comes from HBM but for zeros, what leaves it goes there.
+    hbm = (counts.sram_fill_bytes - counts.sram_zero_fill_bytes, counts.sram_store_bytes)
     if timed is not None:
-        times = {
+        hbm = (timed.hbm_read_bytes, timed.hbm_write_bytes)
+        sums["sram_fill_bytes"] -= timed.l1_hit_bytes
+        if gpu.l2 is not None:
+            tallies = timed.tallies
+            times = {
+                "l2_read_bytes_by_tensor": {name: tally.read_bytes for name, tally in tallies.items()},
+                "l2_hit_rate_by_tensor": {
+                    name: ratio(tally.read_bytes - tally.missed_bytes, tally.read_bytes)
+                    for name, tally in tallies.items()
+                },
+                "l2_hit_rate": hit_rate(tallies.values()),
+            }
+        times |= {
+            "l1_hit_bytes": timed.l1_hit_bytes,
+            "code_bytes": timed.code_bytes,
             "time_s": timed.time_s,
-            "sm_cycles": timed.time_s * gpu.sm.clock_hz,
+            "sm_cycles": timed.time_s * timed.clock_hz,
+            "clock_hz": timed.clock_hz,
+            "replayed_by": timed.replayed_by,
             "bound": _largest(_causes(timed)),
             "busy": timed.busy,
             "waiting_for_memory": timed.waiting_for_memory,
@@ -278,14 +317,22 @@ def _launch(
         registers=resources.registers,
         registers_from=resources.registers_from,
         stack_bytes=resources.stack_bytes,
-        # Two levels: what fills SRAM comes from HBM but for zeros, what leaves it goes there.
-        hbm_read_bytes=counts.sram_fill_bytes - counts.sram_zero_fill_bytes,
-        hbm_write_bytes=counts.sram_store_bytes,
-        l2_dirty_bytes_at_end=0,
+        hbm_read_bytes=hbm[0],
+        hbm_write_bytes=hbm[1],
+        l2_dirty_bytes_at_end=timed.dirty_bytes_at_end if timed is not None else 0,
         useful_flops=useful_flops,
         **sums,
         **times,
     )
+
+
+def hit_rate(tallies: Iterable[Tally]) -> float | None:
+    """The share of what an L2 was asked for that it had; None where it was asked for nothing."""
+    read = missed = 0
+    for tally in tallies:
+        read += tally.read_bytes
+        missed += tally.missed_bytes
+    return ratio(read - missed, read)
 
 
 def _total(
@@ -313,8 +360,21 @@ def _total(
         over_lower_bound=ratio(hbm_bytes, lower),
         arithmetic_intensity=ratio(sums["useful_flops"], hbm_bytes),
         host_bytes=host_bytes,
-        **(_total_times(launches, timing) if timing else {}),
+        **(_total_levels(gpu, timing) | _total_times(launches, timing) if timing else {}),
     )
+
+
+def _total_levels(gpu: Gpu, timing: RunTiming) -> dict[str, Any]:
+    """What the caches did in all launches together."""
+    levels: dict[str, Any] = {"l1_hit_bytes": sum(timed.l1_hit_bytes for timed in timing.launches)}
+    if gpu.l2 is None:
+        return levels
+    tallies = [tally for timed in timing.launches for tally in timed.tallies.values()]
+    return levels | {
+        "l2_read_bytes": sum(tally.read_bytes for tally in tallies),
+        "l2_hit_rate": hit_rate(tallies),
+        "l2_dirty_bytes_at_end": timing.launches[-1].dirty_bytes_at_end,
+    }
 
 
 def _total_times(launches: tuple[Launch, ...], timing: RunTiming) -> dict[str, Any]:
@@ -343,19 +403,21 @@ def _causes(timed: LaunchTiming) -> dict[str, float]:
     """What a launch's time is due to, as shares: the resource that is saturated, else what its blocks stood still for.
 
     Where one resource is busy nearly all the time, blocks also stand still for others that they overlap on, but
-    relieving those gains at most what is left. HBM counts as saturated only if blocks wait for it at all, and where
-    it is busy most of the time a wait for latency is one for HBM. benchmarks/bound.py tries how often that is right.
+    relieving those gains at most what is left. HBM and the L2 count as saturated only if blocks wait for memory at all,
+    and where one of them is busy most of the time a wait for latency is one for it. benchmarks/bound.py tries how often
+    that is right.
     """
     blocked = sum(timed.waited.values())
     if not blocked:
         return {}
     causes = {name: s / blocked for name, s in timed.waited.items()}
+    memory_wait = sum(causes.get(name, 0.0) for name in (*MEMORIES, "latency"))
     busiest = max(timed.busy, key=lambda name: timed.busy[name])
-    waits = busiest != "hbm" or causes["hbm"] + causes["latency"] >= LEAST_MEMORY_WAIT
-    if timed.busy[busiest] >= SATURATED_SHARE and waits:
+    if timed.busy[busiest] >= SATURATED_SHARE and (busiest not in MEMORIES or memory_wait >= LEAST_MEMORY_WAIT):
         return {busiest: 1.0}
-    if timed.busy["hbm"] >= CROWDED_SHARE:
-        causes["hbm"] += causes.pop("latency")
+    crowded = max(MEMORIES, key=lambda name: timed.busy.get(name, 0.0))
+    if timed.busy.get(crowded, 0.0) >= CROWDED_SHARE:
+        causes[crowded] = causes.get(crowded, 0.0) + causes.pop("latency", 0.0)
     return causes
 
 

@@ -59,16 +59,15 @@ def claim_of(column: str, row: Measurement, compiled_stack_bytes: int | None = N
     return _with_spills(_stores(row), spills(row, compiled_stack_bytes))
 
 
-_NO_L2 = "the L2 is not simulated, so that every SRAM fill counts as an HBM read"
-_NO_TIMES = "times are not validated against hardware"
+_OF_REPLAYS = "it is what a replay comes to: the accuracy table says how near that is"
 _UNCLAIMED = {
     "registers": "they are the compiler's, from a table or an estimate",
     "stack_bytes": "it is the compiler's, from a table",
-    "hbm_read_bytes": _NO_L2,
-    "hbm_write_bytes": _NO_L2,
-    "duration_s": _NO_TIMES,
-    "sm_cycles": _NO_TIMES,
-    "event_time_s": _NO_TIMES,
+    "hbm_read_bytes": _OF_REPLAYS,
+    "hbm_write_bytes": _OF_REPLAYS,
+    "duration_s": _OF_REPLAYS,
+    "sm_cycles": _OF_REPLAYS,
+    "event_time_s": _OF_REPLAYS,
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `validate`, and what installed packages add.
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `validate`, `calibrate`, and what packages add.
 
 A package adds a command by an entry point of the group "memsim.commands": a `Command`.
 
@@ -19,6 +19,7 @@ from memsim._cli_csv import CsvFile
 from memsim._cli_output import Page, console_for, print_json, print_report, say, write
 from memsim._cli_parse import Command, Line, Spec, build_app, parse
 from memsim._cli_progress import ProgressBar, ReplayNotice
+from memsim._command_calibrate import COMMAND as CALIBRATE
 from memsim._command_validate import COMMAND as VALIDATE
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Request, read_request
@@ -64,6 +65,7 @@ _SPECS = {
             "[ALGORITHM] --vary AXIS=V1,V2,…",
         ),
         VALIDATE.spec,
+        CALIBRATE.spec,
     )
 }  # fmt: skip
 
@@ -260,4 +262,5 @@ _COMMANDS: dict[str, Callable[[Line], int]] = {
     "simulate": _simulate,
     "sweep": _sweep,
     "validate": VALIDATE.run,
+    "calibrate": CALIBRATE.run,
 }

@@ -142,6 +142,9 @@ COMPARED = tuple(name for name, column in MEASURED.items() if column.result)
 TIMES = tuple(name for name in COMPARED if {"time_s", "sm_cycles"} & set(MEASURED[name].result))
 """Those of them that take a replay."""
 
+HBM = ("hbm_read_bytes", "hbm_write_bytes")
+"""Those that take one where there is an L2."""
+
 
 def metrics_to_collect(*, single_pass: bool = False) -> tuple[str, ...]:
     """The metrics to ask ncu for (`--metrics`), the first name of each column's; with `single_pass` only those that

@@ -6,13 +6,29 @@ fields. Whatever is wrong with a file or an option is said in one `MemsimError`,
 """
 
 from memsim._gpu_files import gpu_from_table, gpu_names, load_gpu, template
-from memsim._gpu_models import DTYPES, L2, Gpu, Hbm, Host, Launch, Pipes, Registers, Sm, Sram, TileChoice
+from memsim._gpu_models import (
+    DTYPES,
+    L2,
+    Calibrated,
+    Core,
+    Gpu,
+    Hbm,
+    Host,
+    Launch,
+    Pipes,
+    Registers,
+    Sm,
+    Sram,
+    TileChoice,
+)
 from memsim._gpu_options import SHORT_OPTIONS, ShortOption, apply_options, override
 
 __all__ = [
     "DTYPES",
     "L2",
     "SHORT_OPTIONS",
+    "Calibrated",
+    "Core",
     "Gpu",
     "Hbm",
     "Host",

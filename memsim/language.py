@@ -66,8 +66,8 @@ class TileMachine(ABC):
     holds one number per row. Element-wise work happens in float32."""
 
     @abstractmethod
-    def loop(self, name: str, start: Any, stop: Any) -> Iterator[Any]:
-        """The loop variable from start up to, not including, stop."""
+    def loop(self, name: str, start: Any, stop: Any, unmasked: Any = None) -> Iterator[Any]:
+        """The loop variable from start up to, not including, stop. Trips before `unmasked`, if given, need no mask."""
 
     @abstractmethod
     def bound(self, of_values: Callable[[Ints], Ints], value: Any) -> Any:
@@ -205,10 +205,10 @@ class Tracer(TileMachine):
             )
         )
 
-    def loop(self, name: str, start: Any, stop: Any) -> Iterator[Any]:
+    def loop(self, name: str, start: Any, stop: Any, unmasked: Any = None) -> Iterator[Any]:
         outer, self._body = self._body, []
         yield symbol(name)
-        outer.append(Loop(name, start, stop, tuple(self._body)))
+        outer.append(Loop(name, start, stop, tuple(self._body), unmasked))
         self._body = outer
 
     def bound(self, of_values: Callable[[Ints], Ints], value: Any) -> Bound:

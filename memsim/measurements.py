@@ -38,6 +38,7 @@ class Measurement:
     for flash, qk and pv. A block of softmax takes `block_m` = 1 row, in steps of `block_n` columns: 0 is the whole row
     at once, `CHUNK_COLUMNS` the two passes that naive attention takes beyond 32,768 columns. `rounded` says how far
     off a figure may be that was printed with few digits. `error` says why a launch failed; then nothing was measured.
+    `source` names the file where rows of several are together.
     """
 
     kernel: str
@@ -55,6 +56,7 @@ class Measurement:
     error: str = ""
     line: int = 0
     rounded: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
 
     def __post_init__(self) -> None:
         faults = []
@@ -100,8 +102,9 @@ class Measurement:
 
     @property
     def place(self) -> str:
-        """Where it is, for a sentence: "line 12 (flash 16×4096×128, …)"."""
-        return f"line {self.line} ({self.name})" if self.line else self.name
+        """Where it is, for a sentence: "line 12 (flash 16×4096×128, …)", "line 12 of a.csv (…)"."""
+        of = f" of {self.source}" if self.source else ""
+        return f"line {self.line}{of} ({self.name})" if self.line else self.name
 
     def cells(self) -> dict[str, str]:
         """The row as text, by column; a figure that was not measured is empty."""

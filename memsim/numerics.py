@@ -86,7 +86,7 @@ class ArrayMachine(TileMachine):
         if self._watch is not None:
             self._watch(Step(operation, name or self._names.get(id(value), ""), value.copy(), at))
 
-    def loop(self, name: str, start: Any, stop: Any) -> Iterator[int]:
+    def loop(self, name: str, start: Any, stop: Any, unmasked: Any = None) -> Iterator[int]:
         return iter(range(start, stop))
 
     def bound(self, of_values: Callable[[Ints], Ints], value: Any) -> int:

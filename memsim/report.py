@@ -65,6 +65,10 @@ def _busy(resource: str) -> Callable[[_Part], Any]:
     return lambda part: (part.busy or {}).get(resource)
 
 
+def _clock(clock_hz: float) -> str:
+    return f"{clock_hz / 1e9:.3g} GHz"
+
+
 def _hbm_bytes(part: _Part) -> int:
     return part.hbm_read_bytes + part.hbm_write_bytes
 
@@ -99,10 +103,13 @@ _REQUESTED = _Figure("of it asked for", size, _of("sram_fill_requested_bytes"))
 _ZEROS = _Figure("of it zeros", size, lambda part: part.sram_zero_fill_bytes or None)
 _BYTES = (
     _Figure("SRAM filled", size, _of("sram_fill_bytes")),
+    _Figure("found in L1", size, lambda part: part.l1_hit_bytes or None),
     _Figure("SRAM stored", size, _of("sram_store_bytes")),
+    _Figure("L2 hit rate", percent, _of("l2_hit_rate"), compared=False),
     _Figure("HBM read", size, _of("hbm_read_bytes")),
     _Figure("HBM written", size, _of("hbm_write_bytes")),
     _Figure("HBM total", size, _hbm_bytes),
+    _Figure("yet in L2 only", size, lambda part: part.l2_dirty_bytes_at_end or None, compared=False),
 )
 _TIMES = (
     _Figure("time", seconds, _of("time_s")),
@@ -118,6 +125,11 @@ _OTHER_PIPES = (
     _Figure("ALU pipe busy", percent, _busy("alu")),
     _Figure("SRAM busy", percent, _busy("sram")),
 )
+_REPLAY = (
+    _Figure("L2 busy", percent, lambda part: _busy("l2")(part) or None),
+    _Figure("clock", _clock, _of("clock_hz")),
+    _Figure("replayed by", str, _of("replayed_by")),
+)
 _WORK = (
     _Figure("FLOP executed", format_count, _of("flops")),
     _Figure("FLOP needed", format_count, _of("useful_flops")),
@@ -131,8 +143,23 @@ _SUMMARY = (
 )
 
 
+def _beside(figure: _Figure, result: Result) -> tuple[_Figure, ...]:
+    """The rows that stand below one in the table of a single algorithm: what it is made of."""
+    if figure.label == "SRAM filled":
+        return _REQUESTED, _ZEROS
+    if figure.label != "L2 hit rate":
+        return ()
+    tensors = dict.fromkeys(name for launch in result.launches for name in launch.l2_hit_rate_by_tensor or ())
+    return tuple(_Figure(f"of {name}", percent, _hit_rate_of(name)) for name in tensors)
+
+
+def _hit_rate_of(tensor: str) -> Callable[[_Part], Any]:
+    return lambda part: (getattr(part, "l2_hit_rate_by_tensor", None) or {}).get(tensor)
+
+
 def _result_rows(result: Result) -> Iterator[_Row]:
-    for figure in (*_ROOM, *_BYTES[:1], _REQUESTED, _ZEROS, *_BYTES[1:], *_TIMES, *_OTHER_PIPES, *_WORK, *_SUMMARY):
+    bytes_ = [figure for row in _BYTES for figure in (row, *_beside(row, result))]
+    for figure in (*_ROOM, *bytes_, *_TIMES, *_OTHER_PIPES, *_REPLAY, *_WORK, *_SUMMARY):
         cells = figure.cells([*result.launches, result.total])
         if any(cells):
             yield figure.label, cells

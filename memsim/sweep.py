@@ -21,7 +21,7 @@ from memsim._options import (
     settings_of,
 )
 from memsim._sweep_table import COLUMNS, SWEEP_SCHEMA, SweepRow, SweepTable, as_text
-from memsim.api import DEFAULT_GPU, INPUTS
+from memsim.api import DEFAULT_GPU, INPUTS, L2_STATES
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import SHORT_OPTIONS, Gpu
 from memsim.result import Result
@@ -78,7 +78,8 @@ class SweepPlan:
         follow = {"heads": ["kv-heads"], "seq-len": ["seq-len-q", "seq-len-k"]}
         varied = {*self.axes, *(name for axis in self.axes for name in follow.get(axis, []))} - {*self._options}
         given = {name: text for name, text in self._options.items() if name not in PROBLEM or name == "scale"}
-        shared = {"algorithm": self._algorithm, "gpu": DEFAULT_GPU, **settings, "lse": "false", "inputs": INPUTS[0]}
+        run = {"lse": "false", "inputs": INPUTS[0], "l2-state": L2_STATES[0]}
+        shared = {"algorithm": self._algorithm, "gpu": DEFAULT_GPU, **settings, **run}
         return {name: text for name, text in (shared | given | self._gpu_fields).items() if name not in varied}
 
     def _gpu(self) -> Gpu | None:
@@ -212,6 +213,7 @@ def _ok(point: dict[str, str], result: Result) -> SweepRow:
         sram_fill_bytes=total.sram_fill_bytes,
         sram_store_bytes=total.sram_store_bytes,
         hbm_bytes=total.hbm_bytes,
+        l2_hit_rate=total.l2_hit_rate,
         flops=total.flops,
         time_s=total.time_s,
         bound=total.bound,

@@ -171,12 +171,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`body` for each value of `symbol` from `start` up to, not including, `stop`."""
+    """`body` for each value of `symbol` from `start` up to, not including, `stop`.
+
+    Trips before `unmasked` take no mask; a kernel may have a loop of its own for them.
+    """
 
     symbol: str
     start: int | Bound
     stop: int | Bound
     body: tuple[Record, ...]
+    unmasked: int | Bound | None = None
 
 
 Record = Load | Store | Work | Loop
@@ -250,7 +254,7 @@ def _check_body(
         if isinstance(record, Loop):
             if record.symbol in scope:
                 raise IllegalTrace(f"{place}: loop variable {record.symbol!r} is already in use")
-            for bound in (record.start, record.stop):
+            for bound in (record.start, record.stop, record.unmasked):
                 if isinstance(bound, Bound) and bound.symbol not in scope:
                     raise IllegalTrace(f"{place}: bound depends on {bound.symbol!r}, which no axis or loop defines")
             _check_body(trace, record.body, (*scope, record.symbol), known, place)

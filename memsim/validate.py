@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from memsim._accuracy import PEERS, Judged, Line, Spread, accuracy, spreads
+from memsim._checks import Check, checks_of, judged_of, takes_replay
+from memsim._replays import replay_rows
 from memsim._simulated import Simulated, Simulator
-from memsim.claims import Claim, claim_of, spills
-from memsim.columns import COMPARED, KERNELS, MEASURED, TIMES
+from memsim.claims import spills
+from memsim.columns import COMPARED, KERNELS
 from memsim.errors import MemsimError
 from memsim.gpu import Gpu
-from memsim.machine.replay import Progress
+from memsim.machine import Progress
 from memsim.measurements import Measurement, Measurements, raise_first
+
+__all__ = ["Check", "Row", "Spill", "Summary", "Validation", "validate"]
 
 VALIDATE_SCHEMA = "memsim.validate/1"
 MOST_OPERATIONS_UNASKED = 1_000_000
-"""Tile operations of all replays together up to which times are simulated without being asked for."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One column of one row. `relation` is how measured is to stand to simulated (memsim.claims) and `why` the reason
-    where that is less than exact; `holds` is None where nothing is claimed. `detail` is what else is known of it."""
-
-    column: str
-    simulated: float | None
-    measured: float
-    relation: str
-    holds: bool | None
-    why: str = ""
-    detail: str = ""
-
-    @property
-    def exact(self) -> bool:
-        return self.simulated == self.measured
-
-    @property
-    def error(self) -> float | None:
-        """(simulated − measured) / measured; None where that is no number."""
-        if self.simulated is None:
-            return None
-        if self.simulated == self.measured:
-            return 0.0
-        return (self.simulated - self.measured) / self.measured if self.measured else None
+"""Tile operations of all replays together up to which they are made without being asked for."""
+MOST_LAUNCHES_UNASKED = 16
+"""Launches up to which they are: each takes a moment, however small it is."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +33,7 @@ class Row:
 
     measurement: Measurement
     checks: tuple[Check, ...]
+    judged: Judged
 
     @property
     def missed(self) -> bool:
@@ -62,6 +43,7 @@ class Row:
         m = self.measurement
         return {
             "line": m.line,
+            **({"file": m.source} if m.source else {}),
             "name": m.name,
             "kernel": m.kernel,
             "gpu": m.gpu,
@@ -107,7 +89,8 @@ class Spill:
 
 @dataclass(frozen=True)
 class Validation:
-    """All rows and what follows from them. `without_times` is how many tile operations were not replayed."""
+    """All rows and what follows from them. `without_times` is how many tile operations were not replayed; `without`
+    has rows judged by a model that lacks the named parts."""
 
     rows: tuple[Row, ...]
     summaries: tuple[Summary, ...]
@@ -116,6 +99,22 @@ class Validation:
     other_kernels: tuple[str, ...]
     unchecked_columns: tuple[str, ...]
     without_times: int = 0
+    without: Mapping[frozenset[str], tuple[Judged, ...]] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> tuple[Line, ...]:
+        """The accuracy table."""
+        return accuracy([row.judged for row in self.rows])
+
+    @property
+    def accuracy_without(self) -> dict[frozenset[str], tuple[Line, ...]]:
+        """The table of a model that lacks some parts, by these."""
+        return {names: accuracy(judged) for names, judged in self.without.items()}
+
+    @property
+    def spreads(self) -> tuple[Spread, ...]:
+        """How far HBM reads of flash lie apart where launches were measured more than once."""
+        return spreads([row.judged for row in self.rows])
 
     @property
     def missed(self) -> tuple[Row, ...]:
@@ -144,6 +143,13 @@ class Validation:
             "other_kernels": list(self.other_kernels),
             "unchecked_columns": list(self.unchecked_columns),
             "not_replayed_tile_operations": self.without_times,
+            "accuracy": [line.as_dict() for line in self.accuracy],
+            "accuracy_without": {
+                "+".join(sorted(names)): [line.as_dict() for line in lines]
+                for names, lines in self.accuracy_without.items()
+            },
+            "published_mean_errors_of_times": [{"of": of, "mean": mean} for of, mean in PEERS],
+            "spreads_of_hbm_reads": [vars(spread) for spread in self.spreads],
             "failed_launches": [{"line": m.line, "name": m.name, "error": m.error} for m in self.failed_launches],
             "spills": [vars(spill) for spill in self.spills],
             "summaries": [vars(summary) for summary in self.summaries],
@@ -156,41 +162,58 @@ def validate(
     *,
     gpu: Gpu | None = None,
     times: bool = False,
+    without: Sequence[frozenset[str]] = (),
+    jobs: int = 1,
+    keep: bool = False,
+    known: Sequence[Mapping[str, float]] | None = None,
+    known_without: Mapping[frozenset[str], Sequence[Mapping[str, float]]] | None = None,
     progress: Progress | None = None,
     before_replay: Callable[[int], None] | None = None,
 ) -> Validation:
     """Compare each row with what the simulator says of the same launch.
 
     `gpu` stands for the machine of every row; without it each row names its own. `times` replays every launch whose
-    times were measured; else only if all replays together are small. `before_replay` is told how many tile operations
-    there are to replay. Registers and SRAM that were measured decide the blocks per SM. Raises `MemsimError` for rows
-    that no machine could run, such as a tile of 24 rows.
+    times or HBM bytes were measured; else only if all replays together are small. `before_replay` is told how many tile
+    operations there are to replay, in `jobs` processes; with `keep` replays are kept for the next time. `without` names
+    sets of parts of the model (`memsim.machine.PARTS`), and replays everything without each. `known` has what replays
+    say of each row without an error, in place of making them, `known_without` what those without parts say. Registers
+    and SRAM that were measured decide the blocks per SM. Raises `MemsimError` for rows that no machine could run, such
+    as a tile of 24 rows.
     """
-    simulator = Simulator(gpu)
     measured = [row for row in measurements.rows if not row.error]
-    launches: list[Simulated] = []
-    faults: list[str] = []
-    for done, row in enumerate(measured):
-        try:
-            launches.append(simulator.launch(row))
-        except MemsimError as error:
-            faults += [f"line {row.line}: {fault}" if row.line else fault for fault in error.faults]
-        if progress is not None:
-            progress("rows", done + 1, len(measured))
-    raise_first(faults)
-    timed = {launch.key: launch for launch, row in zip(launches, measured, strict=True) if set(TIMES) & {*row.values}}
-    operations = sum(launch.counts.tile_operations for launch in timed.values())
-    replayed: dict[Any, dict[str, float]] = {}
-    if times or operations <= MOST_OPERATIONS_UNASKED:
-        if before_replay is not None:
-            before_replay(operations)
-        for done, (key, launch) in enumerate(timed.items()):
-            replayed[key] = launch.times()
-            if progress is not None:
-                progress("replays", done + 1, len(timed))
+    launches = _launches(measured, gpu, progress)
+    wanted = [n for n, row in enumerate(measured) if takes_replay(row, launches[n].gpu)]
+    operations = sum(launches[n].counts.tile_operations for n in wanted)
+    small = operations <= MOST_OPERATIONS_UNASKED and len(wanted) <= MOST_LAUNCHES_UNASKED
+    asked = times or bool(without)
+    replayed: list[Mapping[str, float]] = [{} for _ in measured]
+    judged_without = {}
+    if known is not None:
+        replayed = list(known)
+        judged_without = {
+            names: tuple(map(judged_of, measured, launches, of)) for names, of in (known_without or {}).items()
+        }
+    elif asked or small:
+        if before_replay is not None and wanted:
+            before_replay(operations * (1 + len(without)))
+
+        def replays(names: frozenset[str]) -> list[Mapping[str, float]]:
+            of_rows: list[Mapping[str, float]] = [{} for _ in measured]
+            found = replay_rows(
+                [measured[n] for n in wanted], [launches[n] for n in wanted], without=names, jobs=jobs, keep=keep,
+                progress=progress,
+            )  # fmt: skip
+            for n, figures in zip(wanted, found, strict=True):
+                of_rows[n] = figures
+            return of_rows
+
+        replayed = replays(frozenset())
+        judged_without = {
+            names: tuple(map(judged_of, measured, launches, replays(names))) for names in dict.fromkeys(without)
+        }
     rows = tuple(
-        Row(row, tuple(_checks(row, launch, replayed.get(launch.key, {}))))
-        for row, launch in zip(measured, launches, strict=True)
+        Row(row, tuple(checks_of(row, launch, figures)), judged_of(row, launch, figures))
+        for row, launch, figures in zip(measured, launches, replayed, strict=True)
     )
     return Validation(
         rows,
@@ -199,48 +222,31 @@ def validate(
         measurements.unknown_columns,
         measurements.other_kernels,
         tuple(name for name in COMPARED if not any(name in row.values for row in measured)),
-        0 if replayed or not timed else operations,
+        0 if known is not None or asked or small else operations,
+        judged_without,
     )
 
 
-def _checks(row: Measurement, launch: Simulated, times: dict[str, float]) -> Iterable[Check]:
-    simulated = launch.figures | times
-    for name in COMPARED:
-        if name not in row.values:
-            continue
-        parts = [simulated.get(part) for part in MEASURED[name].result]
-        known = [part for part in parts if part is not None]
-        figure = sum(known) if len(known) == len(parts) else None
-        claim = claim_of(name, row, launch.compiled_stack_bytes)
-        check = _check(name, figure, row, claim)
-        if name == "sram_bytes" and launch.refusal and claim.relation != "none":
-            # The simulator refuses a tile that ran.
-            check = replace(check, relation=claim.relation, holds=False, detail=launch.refusal)
-        yield check
-
-
-def _check(name: str, simulated: float | None, row: Measurement, claim: Claim) -> Check:
-    measured, rounded_by = row.values[name], row.rounded.get(name, 0.0)
-    if simulated is None:
-        return Check(name, None, measured, "none", None, _nothing(name))
-    detail = f"measured is rounded by up to {rounded_by:g}" if rounded_by else ""
-    return Check(
-        name, simulated, measured, claim.relation, claim.holds(simulated, measured, rounded_by), claim.why, detail
-    )
-
-
-def _nothing(column: str) -> str:
-    """Why a row has no simulated figure. Of times a `Validation` says so itself."""
-    if column in TIMES:
-        return ""
-    known = column in ("registers", "stack_bytes")
-    return "no compiled kernel with this tile is known" if known else "the simulator refuses the tile"
+def _launches(rows: Sequence[Measurement], gpu: Gpu | None, progress: Progress | None) -> list[Simulated]:
+    simulator = Simulator(gpu)
+    launches: list[Simulated] = []
+    faults: list[str] = []
+    for done, row in enumerate(rows):
+        try:
+            launches.append(simulator.launch(row))
+        except MemsimError as error:
+            at = row.place.split(" (")[0]
+            faults += [f"{at}: {fault}" if row.line else fault for fault in error.faults]
+        if progress is not None:
+            progress("rows", done + 1, len(rows))
+    raise_first(faults)
+    return launches
 
 
 def _spill(row: Row) -> Spill:
     m = row.measurement
     excess = {
-        check.column: int(check.measured - check.simulated) for check in row.checks
+        check.column: int(check.measured - (check.counted or check.simulated)) for check in row.checks
         if check.column in ("sram_fill_bytes", "sram_store_bytes") and check.simulated is not None
     }  # fmt: skip
     counted = (m.values.get(name) for name in ("stack_bytes", "spill_load_instructions", "spill_store_instructions"))

@@ -20,15 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from memsim import _stream_bytes, stream
+from memsim._cache import cache_folder
 from memsim_kernels import _probe_worker, _sass, _stream
-
-
-def cache_folder() -> Path:
-    """Where the entries are."""
-    own = os.environ.get("MEMSIM_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "memsim")
 
 
 def key_of(request: Mapping[str, Any], kernel: Any) -> str:

@@ -161,6 +161,10 @@ def _measured() -> Iterator[tuple[str, str, Attention, Tile, bool]]:
                 yield "sm_90", "flash", _problem(d, causal, n), tile, False
     for tile, d, n in itertools.product(NAIVE_TILES, _MEASURED_HEAD_DIMS, _NAIVE_LENGTHS):
         yield "sm_90", "naive", _problem(d, n=n), tile, False
+    # Tiles that counters.csv has besides (tests/fidelity/data).
+    for d, causal in itertools.product((64, 128), (False, True)):
+        yield "sm_90", "flash", _problem(d, causal), Tile(64, 16, 4, 2), False
+    yield "sm_90", "naive", _problem(128), Tile(64, 64, 8, 3), False
 
 
 def _problem(d: int, causal: bool = False, n: int = EVEN, dtype: str = "float16") -> Attention:

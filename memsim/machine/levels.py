@@ -1,68 +1,73 @@
-"""The levels below the SMs' SRAM, each a shared pipe. A level answers with times, so a further level (an L2) is one
-more object in the list and no change above it."""
+"""The memory below the SMs: HBM, and the L2 above it where the machine has one."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from memsim.gpu import Gpu
 from memsim.machine.clock import duration_ps
+from memsim.machine.hbm import Hbm, Pipe
+from memsim.machine.l2 import L2, Access, Tally
+
+BUSY = ("hbm", "l2")
+"""The names of the pipes whose use `Memory.counts` says."""
 
 
-class Level(Protocol):
-    """One level of memory. Times are absolute picoseconds; calls come in order of `now`."""
-
-    name: str
-    read_bytes: int
-    write_bytes: int
-    busy_ps: int
-    latency_ps: int
-
-    def read(self, now: int, address: int, n_bytes: int) -> int:
-        """When the bytes have arrived at the SM that asks for them now."""
-        ...
-
-    def write(self, now: int, address: int, n_bytes: int) -> int:
-        """When bytes that leave an SM now have landed."""
-        ...
-
-
-class Hbm:
-    """Device memory: one bandwidth that reads and writes of all SMs share in order of request, and a latency.
-
-    A transfer holds the pipe for its bytes; its latency passes beside the transfers of others.
-    """
-
-    name = "hbm"
+class Memory:
+    """What an SM's copies go through: the L2, if there is one, and HBM."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self._bandwidth = gpu.hbm.bandwidth_bytes_per_s
-        self._durations: dict[int, int] = {}
-        self._free_ps = 0
-        self.latency_ps = duration_ps(gpu.hbm.latency_s, 1.0)
-        self.read_bytes = 0
-        self.write_bytes = 0
-        self.busy_ps = 0
+        self.hbm = Hbm(gpu)
+        self.l2 = L2(gpu, self.hbm) if gpu.l2 is not None else None
+        self.l2_pipe = Pipe(gpu.l2.bandwidth_bytes_per_s) if gpu.l2 is not None else None
+        self._l2_latency_ps = duration_ps(gpu.l2.latency_s, 1.0) if gpu.l2 is not None else 0
 
-    def _transfer(self, now: int, n_bytes: int) -> int:
-        duration = self._durations.get(n_bytes)
-        if duration is None:
-            duration = self._durations[n_bytes] = duration_ps(n_bytes, self._bandwidth)
-        self.busy_ps += duration
-        self._free_ps = (self._free_ps if self._free_ps > now else now) + duration
-        return self._free_ps + self.latency_ps
+    @property
+    def dirty_bytes(self) -> int:
+        """Stored bytes that are not yet in HBM."""
+        return self.l2.dirty_bytes if self.l2 is not None else 0
 
-    def read(self, now: int, address: int, n_bytes: int) -> int:
-        """When the bytes have arrived at the SM that asks for them now."""
-        self.read_bytes += n_bytes
-        return self._transfer(now, n_bytes)
+    @property
+    def tallies(self) -> dict[str, Tally]:
+        """Per tensor what the L2 was asked for in this launch."""
+        return self.l2.tallies if self.l2 is not None else {}
 
-    def write(self, now: int, address: int, n_bytes: int) -> int:
+    def counts(self) -> tuple[int, ...]:
+        """(bytes read from HBM, bytes written, how long HBM's pipe was in use, and the L2's if there is one)."""
+        l2 = () if self.l2_pipe is None else (self.l2_pipe.busy_ps,)
+        return self.hbm.read_bytes, self.hbm.write_bytes, self.hbm.pipe.busy_ps, *l2
+
+    def forget(self) -> None:
+        """What the L2 holds is written back, uncounted, and gone: as if a profiler flushed the caches."""
+        if self.l2 is not None:
+            self.l2.flush()
+
+    def restart(self) -> None:
+        """Time begins anew; what the L2 holds stays, and nothing is on its way."""
+        self.hbm.pipe.free_ps = 0
+        if self.l2 is not None and self.l2_pipe is not None:
+            self.l2_pipe.free_ps = 0
+            self.l2.settle()
+
+    def begin_launch(self, local_bytes: int = 0) -> None:
+        """A further launch starts; what the L2 holds stays, but for what makes room for the threads' spilled bytes."""
+        if self.l2 is not None:
+            self.l2.begin_launch(local_bytes)
+
+    def fetch(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int, bool]:
+        """(arrival at the SM, of which queues and transfers, whether from HBM) of a copy that starts now."""
+        if self.l2 is None or self.l2_pipe is None:
+            arrival = self.hbm.read(now, n_bytes)
+            return arrival, arrival - now - self.hbm.latency_ps, True
+        missed, ready = self.l2.read(now, access, address, n_bytes)
+        through = self.l2_pipe.take(now, n_bytes)
+        hit = through + self._l2_latency_ps
+        if ready > hit:
+            # Still on its way from HBM, for this copy or for one before.
+            return ready, max(0, ready - now - self.hbm.latency_ps), True
+        return hit, through - now, missed > 0
+
+    def put(self, now: int, access: Access, address: int, n_bytes: int) -> int:
         """When bytes that leave an SM now have landed."""
-        self.write_bytes += n_bytes
-        return self._transfer(now, n_bytes)
-
-
-def levels_of(gpu: Gpu) -> list[Level]:
-    """The machine's levels, from the one next to the SMs down to HBM."""
-    return [Hbm(gpu)]
+        if self.l2 is None or self.l2_pipe is None:
+            return self.hbm.write(now, n_bytes)
+        self.l2.write(now, access, address, n_bytes)
+        return self.l2_pipe.take(now, n_bytes) + self._l2_latency_ps

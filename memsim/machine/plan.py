@@ -15,6 +15,7 @@ import numpy as np
 from memsim.counting import tile_bytes
 from memsim.gpu import Gpu
 from memsim.machine.clock import duration_ps
+from memsim.machine.l2 import Access, piece_bytes_of
 from memsim.machine.sm import ALU, EXP, TENSOR
 from memsim.trace import (
     ELEMENT_BYTES,
@@ -29,6 +30,7 @@ from memsim.trace import (
     Store,
     TileRef,
     Work,
+    walk,
 )
 
 # Step codes. WORK pipe ps sram_ps · WAIT slot · ISSUE slot move · STORE move · LOOP plan · RING_WAIT ring part ·
@@ -41,8 +43,14 @@ Environment = dict[str, int]
 class Move:
     """The bytes and the address of a load or store, as functions of the block and of its innermost loop."""
 
-    def __init__(self, tile: TileRef, loop_symbol: str | None, axes: Mapping[str, int]) -> None:
+    def __init__(
+        self, tile: TileRef, loop_symbol: str | None, axes: Mapping[str, int], shared: frozenset[str] = frozenset()
+    ) -> None:
         t = tile.tensor
+        self.access = Access(
+            t.name, t.name in shared, t.address, piece_bytes_of(t.total_bytes, t.row_bytes), tile.rows, t.rows,
+            min(tile.cols, t.cols) * ELEMENT_BYTES[t.dtype], t.row_bytes,
+        )  # fmt: skip
         self._parts = (tile.batch, tile.head, tile.row, tile.col)
         self._varies = [loop_symbol is not None and part.symbol == loop_symbol for part in self._parts]
         if any(self._varies[:2]):
@@ -127,6 +135,7 @@ class BodyPlan:
     symbol: str | None
     start: int | Bound
     stop: int | Bound
+    unmasked: int | Bound | None = None
     moves: list[Move] = field(default_factory=list)
     rings: list[RingPlan] = field(default_factory=list)
     prologue: list[tuple[int, int]] = field(default_factory=list)
@@ -146,14 +155,36 @@ class LaunchPlan:
 
 def plan_launch(trace: LaunchTrace, gpu: Gpu) -> LaunchPlan:
     """The plan of a launch on a machine."""
-    planner = _Planner(gpu, dict(trace.axes))
+    planner = _Planner(gpu, dict(trace.axes), shared_tensors(trace))
     body = planner.body(trace.body, None, 0, 1, frozenset())
     return LaunchPlan(trace.name, trace.axes, trace.blocks, body, len(planner.slots))
 
 
+def shared_tensors(trace: LaunchTrace) -> frozenset[str]:
+    """The tensors of which more than one block, or one block more than once, may touch the same bytes: a position does
+    not depend on every axis of the grid of more than one block, or it is both loaded and stored."""
+    axes = {name for name, size in trace.axes if size > 1}
+    loaded: set[str] = set()
+    stored: set[str] = set()
+    shared: set[str] = set()
+    for record, loops in walk(trace.body):
+        if not isinstance(record, Load | Store):
+            continue
+        (loaded if isinstance(record, Load) else stored).add(record.tile.tensor.name)
+        used: dict[str, bool] = {}
+        for part in (record.tile.batch, record.tile.head, record.tile.row, record.tile.col):
+            if part.symbol is not None:
+                used[part.symbol] = used.get(part.symbol, False) or (part.multiplier > 0 and part.divisor == 1)
+        needed = axes | {loop.symbol for loop in loops}
+        if not needed <= {name for name, distinct in used.items() if distinct}:
+            shared.add(record.tile.tensor.name)
+    return frozenset(shared | (loaded & stored))
+
+
 class _Planner:
-    def __init__(self, gpu: Gpu, axes: Mapping[str, int]) -> None:
+    def __init__(self, gpu: Gpu, axes: Mapping[str, int], shared: frozenset[str]) -> None:
         pipes = gpu.sm.pipes
+        self._shared = shared
         self._axes = axes
         self._clock = gpu.sm.clock_hz
         self._pipes = pipes
@@ -175,12 +206,13 @@ class _Planner:
         for position, record in enumerate(records):
             if isinstance(record, Loop):
                 inner = self.body(record.body, record.symbol, record.start, record.stop, frozenset(awaited))
+                inner.unmasked = record.unmasked
                 plan.steps.append((LOOP, inner))
                 awaited -= {load.into for load in _all_loads(record.body)}
                 continue
             if isinstance(record, Load):
                 if record.ring is None:
-                    plan.moves.append(Move(record.tile, symbol, self._axes))
+                    plan.moves.append(Move(record.tile, symbol, self._axes, self._shared))
                     slot = self.slots.setdefault(record.into, len(self.slots))
                     plan.steps.append((ISSUE, slot, len(plan.moves) - 1))
                 awaited.discard(record.into)
@@ -194,7 +226,7 @@ class _Planner:
                     plan.steps.append((WAIT, self.slots[name]))
                 awaited.add(name)
             if isinstance(record, Store):
-                plan.moves.append(Move(record.tile, symbol, self._axes))
+                plan.moves.append(Move(record.tile, symbol, self._axes, self._shared))
                 plan.steps.append((STORE, len(plan.moves) - 1))
             elif isinstance(record, Work):
                 self._add_work(plan.steps, record)
@@ -212,7 +244,7 @@ class _Planner:
                 if ring == len(plan.rings):
                     plan.rings.append(RingPlan(record.ring.buffers))
                 place = (ring, len(plan.rings[ring].moves))
-                plan.moves.append(Move(record.tile, plan.symbol, self._axes))
+                plan.moves.append(Move(record.tile, plan.symbol, self._axes, self._shared))
                 plan.rings[ring].moves.append(len(plan.moves) - 1)
                 places[record.into] = place
                 order.append(place)

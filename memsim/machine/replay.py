@@ -8,16 +8,20 @@ run repeat bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import simpy
 
 from memsim.gpu import Gpu
+from memsim.grid import GridOrder
 from memsim.machine.clock import duration_ps, seconds
-from memsim.machine.levels import Level, levels_of
+from memsim.machine.l2 import Access
+from memsim.machine.levels import BUSY, Memory
 from memsim.machine.link import host_transfer_ps
+from memsim.machine.paced import Compiled, PacedRun
+from memsim.machine.parts import L2, PIPES, check_parts
 from memsim.machine.plan import (
     ISSUE,
     RELEASE,
@@ -32,64 +36,65 @@ from memsim.machine.plan import (
     plan_launch,
 )
 from memsim.machine.sm import PIPE_NAMES, SRAM, Sm
+from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress, RunTiming
 from memsim.trace import LaunchTrace
 
-Progress = Callable[[str, int, int], None]
-"""Called with a launch's name, the blocks handed out and the blocks of the launch."""
+Launched = (
+    tuple[LaunchTrace, int]
+    | tuple[LaunchTrace, int, Compiled | None]
+    | tuple[LaunchTrace, int, Compiled | None, GridOrder]
+)
+"""A launch: its trace, blocks per SM, compiled kernel where that is known, grid order where that is not rows-fast."""
 
-WAITED_FOR = (*PIPE_NAMES, "hbm", "latency")
-_HBM, _LATENCY = 4, 5
-_NOTHING_PENDING = (0, 0, 0)
-
-
-@dataclass(frozen=True)
-class LaunchTiming:
-    """What the replay of one launch showed.
-
-    `busy` is each resource's share of the launch's time (pipes over all SMs), `waited` block-seconds by what a block
-    stood still for, `waiting_for_memory` the share of the used SMs' time in which all their blocks waited for it.
-    """
-
-    name: str
-    time_s: float
-    fill_bytes: int
-    store_bytes: int
-    hbm_read_bytes: int
-    hbm_write_bytes: int
-    busy: dict[str, float]
-    waited: dict[str, float]
-    waiting_for_memory: float
-
-
-@dataclass(frozen=True)
-class RunTiming:
-    """What the replay of all launches showed. `host_s` is the time of the inputs on the host link."""
-
-    launches: tuple[LaunchTiming, ...]
-    host_s: float
-    host_bytes: int
-    launch_overhead_s: float
+_HBM, _LATENCY, _L2 = 4, 5, 6
+_NOTHING_PENDING = (0, 0, 0, False)
+# Of an instruction of sm_90 (cuobjdump); and what cold launches read of HBM beyond tensors and instructions, 2.2 to 2.7
+# KB on an H200 (h200_judge.csv).
+_INSTRUCTION_BYTES = 16
+_DESCRIBED_BYTES = 2432
 
 
 def replay(
     gpu: Gpu,
-    launches: list[tuple[LaunchTrace, int]],
+    launches: Sequence[Launched],
     *,
     host_bytes: int = 0,
+    warm: bool = False,
+    cold_launches: bool = False,
+    without: frozenset[str] = frozenset(),
     progress: Progress | None = None,
 ) -> RunTiming:
     """Replay launches, each with its blocks per SM, one after the other.
 
-    `host_bytes` cross the host link before the first launch. A launch of no blocks is not made.
+    A launch whose compiled kernel is given is replayed at the pace of its instructions (`memsim.machine.paced`), where
+    the machine is calibrated for that, another by its trace. `host_bytes` cross the host link before the first launch.
+    What a launch leaves in the L2 the next one finds, but with `cold_launches`; `warm` has the first find what the same
+    run left. A launch of no blocks is not made.
+    `without` names parts of the model to leave out (`memsim.machine.parts`).
     """
+    check_parts(without)
+    if L2 in without:
+        gpu = gpu.model_copy(update={"l2": None})
+    memory = Memory(gpu)
+    if warm:
+        _replay_once(gpu, launches, memory, 0, cold_launches, without, progress)
+        memory.restart()
+    return _replay_once(gpu, launches, memory, host_bytes, cold_launches, without, progress, warm)
+
+
+def _replay_once(
+    gpu: Gpu, launches: Sequence[Launched], memory: Memory, host_bytes: int, cold_launches: bool,
+    without: frozenset[str], progress: Progress | None, warm: bool = False,
+) -> RunTiming:  # fmt: skip
     env = simpy.Environment(initial_time=0)
-    levels = levels_of(gpu)
     host_ps = host_transfer_ps(gpu, host_bytes)
     overhead_ps = duration_ps(gpu.launch.overhead_s, 1.0)
     start = host_ps
     timings = []
     made = 0
-    for trace, per_sm in launches:
+    for trace, per_sm, *given in launches:
+        compiled: Any = given[0] if given else None
+        order: Any = given[1] if len(given) > 1 else GridOrder()
         if trace.blocks == 0:
             timings.append(LaunchTiming(trace.name, 0.0, 0, 0, 0, 0, {}, {}, 0.0))
             continue
@@ -97,8 +102,21 @@ def replay(
         start += overhead_ps
         if start > env.now:
             env.run(until=start)
-        run = _LaunchRun(env, gpu, levels, plan_launch(trace, gpu), per_sm, progress)
-        timings.append(run.run())
+        if cold_launches:
+            memory.forget()
+        memory.begin_launch(_spilled_bytes(gpu, trace, per_sm, compiled))
+        plan = plan_launch(trace, gpu)
+        run: _LaunchRun | PacedRun
+        has_core = compiled is not None and gpu.calibrated is not None and gpu.sm.core is not None
+        if has_core and PIPES not in without:
+            run = PacedRun(env, gpu, memory, plan, per_sm, compiled, progress, order, without)
+        else:
+            run = _LaunchRun(env, gpu, memory, plan, per_sm, progress, order)
+        timing = run.run()
+        if has_core and gpu.l2 is not None and not warm and (cold_launches or made == 1):
+            code = _code_bytes(compiled)
+            timing = replace(timing, hbm_read_bytes=timing.hbm_read_bytes + code, code_bytes=code)
+        timings.append(timing)
         start = run.end_ps
     return RunTiming(tuple(timings), seconds(host_ps), host_bytes, seconds(made * overhead_ps))
 
@@ -107,15 +125,18 @@ class _LaunchRun:
     """One launch on the machine."""
 
     def __init__(
-        self, env: simpy.Environment, gpu: Gpu, levels: list[Level], plan: LaunchPlan, per_sm: int,
-        progress: Progress | None,
+        self, env: simpy.Environment, gpu: Gpu, memory: Memory, plan: LaunchPlan, per_sm: int,
+        progress: Progress | None, order: GridOrder,
     ) -> None:  # fmt: skip
         self._env = env
-        self._levels = levels
+        self._memory = memory
+        self._clock_hz = gpu.sm.clock_hz
         self._plan = plan
+        self._order = order
+        self._blocks = order.blocks(plan.axes)
         self._progress = progress
         self._next_block = 0
-        self._report_every = max(1, plan.blocks // 200)
+        self._report_every = max(1, self._blocks // 200)
         self._sram_rate = gpu.sm.sram.bandwidth_bytes_per_clock * gpu.sm.clock_hz
         self._sram_durations: dict[int, int] = {}
         self._waited_ps = [0] * len(WAITED_FOR)
@@ -125,9 +146,9 @@ class _LaunchRun:
         self._last_landing_ps = int(env.now)
         self._last_block_end_ps = int(env.now)
         self.end_ps = int(env.now)
-        self._sms = [Sm() for _ in range(min(gpu.sm.count, plan.blocks))]
+        self._sms = [Sm() for _ in range(min(gpu.sm.count, self._blocks))]
         self._sm_count = gpu.sm.count
-        slots = min(per_sm, -(-plan.blocks // len(self._sms)))
+        slots = min(per_sm, -(-self._blocks // len(self._sms)))
         for _ in range(slots):
             for sm in self._sms:
                 env.process(self._slot(sm))
@@ -135,8 +156,8 @@ class _LaunchRun:
     def run(self) -> LaunchTiming:
         """Run to the end of the launch: the last block done, its copies arrived, the last store landed."""
         start = int(self._env.now)
-        hbm = self._levels[-1]
-        before = (hbm.read_bytes, hbm.write_bytes, hbm.busy_ps)
+        hbm = self._memory.hbm
+        before = self._memory.counts()
         self._env.run()
         self.end_ps = max(self._last_block_end_ps, self._last_arrival_ps, self._last_landing_ps)
         total = max(1, self.end_ps - start)
@@ -149,46 +170,49 @@ class _LaunchRun:
             name: sum(sm.busy_ps[pipe] for sm in self._sms) / (total * self._sm_count)
             for pipe, name in enumerate(PIPE_NAMES)
         }
-        busy["hbm"] = (hbm.busy_ps - before[2]) / total
+        after = self._memory.counts()
+        busy |= {name: (now - then) / total for name, then, now in zip(BUSY, before[2:], after[2:], strict=False)}
         stalled = sum(sm.stalled_ps for sm in self._sms) + drain * len(self._sms)
         return LaunchTiming(
             name=self._plan.name,
             time_s=seconds(self.end_ps - start),
             fill_bytes=self._fill_bytes,
             store_bytes=self._store_bytes,
-            hbm_read_bytes=hbm.read_bytes - before[0],
-            hbm_write_bytes=hbm.write_bytes - before[1],
+            hbm_read_bytes=after[0] - before[0],
+            hbm_write_bytes=after[1] - before[1],
             busy=busy,
             waited={name: seconds(ps) for name, ps in zip(WAITED_FOR, self._waited_ps, strict=True)},
             waiting_for_memory=stalled / (total * len(self._sms)),
+            clock_hz=self._clock_hz,
+            replayed_by="trace",
+            dirty_bytes_at_end=self._memory.dirty_bytes,
+            tallies=self._memory.tallies,
         )
 
-    def _take_block(self) -> Environment | None:
-        """The grid coordinates of the next block in linear order, or None when all are handed out."""
+    def _take_block(self) -> int | None:
+        """The next block in linear order, or None when all are handed out."""
         block = self._next_block
-        if block >= self._plan.blocks:
+        if block >= self._blocks:
             return None
         self._next_block = block + 1
         if self._progress is not None and block % self._report_every == 0:
-            self._progress(self._plan.name, block, self._plan.blocks)
-        coordinates: Environment = {}
-        for name, size in self._plan.axes:
-            block, coordinates[name] = divmod(block, size)
-        return coordinates
+            self._progress(self._plan.name, block, self._blocks)
+        return block
 
     def _slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
         env = self._env
         slots = [_NOTHING_PENDING] * self._plan.slots
-        while (coordinates := self._take_block()) is not None:
+        while (block := self._take_block()) is not None:
             sm.enter(int(env.now))
-            yield from self._body(self._plan.body, coordinates, sm, slots)
+            for coordinates in self._order.units_of_block(self._plan.axes, block):
+                yield from self._body(self._plan.body, coordinates, sm, slots)
             now = int(env.now)
             sm.leave(now)
             if now > self._last_block_end_ps:
                 self._last_block_end_ps = now
 
     def _body(
-        self, body: BodyPlan, coordinates: Environment, sm: Sm, slots: list[tuple[int, int, int]]
+        self, body: BodyPlan, coordinates: Environment, sm: Sm, slots: list[tuple[int, int, int, bool]]
     ) -> Generator[simpy.Event, Any, None]:
         """One block, or one loop of it over all its trips."""
         env: Any = self._env
@@ -197,12 +221,12 @@ class _LaunchRun:
         symbol = body.symbol
         if symbol is None:
             start, stop = 0, 1
-            moves = [([n_bytes], address, 0) for n_bytes, address in (m.at(coordinates) for m in body.moves)]
+            moves = [(m.access, [n_bytes], address, 0) for m in body.moves for n_bytes, address in (m.at(coordinates),)]
         else:
             start, stop = bound_value(body.start, coordinates), bound_value(body.stop, coordinates)
             if stop <= start:
                 return
-            moves = [m.over(coordinates, stop) for m in body.moves]
+            moves = [(m.access, *m.over(coordinates, stop)) for m in body.moves]
         # For each ring: its buffers, its loads in one trip, all its loads, and what each buffer waits for.
         rings = [
             (r.buffers, len(r.moves), (stop - start) * len(r.moves), [moves[m] for m in r.moves],
@@ -213,9 +237,9 @@ class _LaunchRun:
             buffers, parts, loads, ring_moves, pending = rings[ring]
             if number < loads:
                 trip, part = divmod(number, parts)
-                table, address, step = ring_moves[part]
+                access, table, address, step = ring_moves[part]
                 at = start + trip
-                pending[number % buffers] = fetch(sm, table[at], address + at * step)
+                pending[number % buffers] = fetch(sm, access, table[at], address + at * step)
         for value in range(start, stop):
             for op in body.steps:
                 code = op[0]
@@ -248,12 +272,12 @@ class _LaunchRun:
                     number = (value - start) * parts + op[2] + buffers
                     if number < loads:
                         trip, part = divmod(number, parts)
-                        table, address, step = ring_moves[part]
+                        access, table, address, step = ring_moves[part]
                         at = start + trip
-                        pending[number % buffers] = fetch(sm, table[at], address + at * step)
+                        pending[number % buffers] = fetch(sm, access, table[at], address + at * step)
                 elif code == ISSUE:
-                    table, address, step = moves[op[2]]
-                    slots[op[1]] = fetch(sm, table[value], address + value * step)
+                    access, table, address, step = moves[op[2]]
+                    slots[op[1]] = fetch(sm, access, table[value], address + value * step)
                 elif code == WAIT:
                     arrival = slots[op[1]]
                     wait = arrival[0] - env.now
@@ -263,8 +287,8 @@ class _LaunchRun:
                         yield timeout(wait)
                         sm.end_wait(env.now)
                 elif code == STORE:
-                    table, address, step = moves[op[1]]
-                    put(sm, table[value], address + value * step)
+                    access, table, address, step = moves[op[1]]
+                    put(sm, access, table[value], address + value * step)
                 else:
                     if symbol is not None:
                         coordinates[symbol] = value
@@ -280,37 +304,50 @@ class _LaunchRun:
         sm.free_ps[SRAM] = end
         return end
 
-    def _fetch(self, sm: Sm, n_bytes: int, address: int) -> tuple[int, int, int]:
-        """Start a copy into the SM: (arrival, of which the levels' queues and bandwidth, of which the SRAM's)."""
+    def _fetch(self, sm: Sm, access: Access, n_bytes: int, address: int) -> tuple[int, int, int, bool]:
+        """Start a copy into the SM: (arrival, of which the memory's queues and bandwidth, of which the SRAM's, whether
+        it comes from HBM)."""
         now = int(self._env.now)
         if n_bytes == 0:
-            return now, 0, 0
+            return _NOTHING_PENDING
         self._fill_bytes += n_bytes
-        level = self._levels[0]
-        below = level.read(now, address, n_bytes)
+        below, queued, from_hbm = self._memory.fetch(now, access, address, n_bytes)
         port = self._sram_port(sm, now, n_bytes)
-        queued = below - now - level.latency_ps
         arrival = max(below, port)
         # What no operation reads is still on its way when the block ends.
         if arrival > self._last_arrival_ps:
             self._last_arrival_ps = arrival
-        return arrival, queued, arrival - below
+        return arrival, queued, arrival - below, from_hbm
 
-    def _put(self, sm: Sm, n_bytes: int, address: int) -> None:
+    def _put(self, sm: Sm, access: Access, n_bytes: int, address: int) -> None:
         """Start writing out of the SM; the block goes on, the launch ends no earlier than the bytes have landed."""
         if n_bytes == 0:
             return
         now = int(self._env.now)
         self._store_bytes += n_bytes
-        landing = max(self._levels[0].write(now, address, n_bytes), self._sram_port(sm, now, n_bytes))
+        landing = max(self._memory.put(now, access, address, n_bytes), self._sram_port(sm, now, n_bytes))
         if landing > self._last_landing_ps:
             self._last_landing_ps = landing
 
-    def _blame(self, wait: int, arrival: tuple[int, int, int]) -> None:
+    def _blame(self, wait: int, arrival: tuple[int, int, int, bool]) -> None:
         """Book a wait on what caused it: without queues and transfer times, only the latency would be left."""
-        _, queued, sram = arrival
+        _, queued, sram, from_hbm = arrival
         by_sram = min(wait, sram)
-        by_hbm = min(wait - by_sram, queued)
+        by_memory = min(wait - by_sram, queued)
         self._waited_ps[SRAM] += by_sram
-        self._waited_ps[_HBM] += by_hbm
-        self._waited_ps[_LATENCY] += wait - by_sram - by_hbm
+        self._waited_ps[_HBM if from_hbm else _L2] += by_memory
+        self._waited_ps[_LATENCY] += wait - by_sram - by_memory
+
+
+def _code_bytes(compiled: Compiled) -> int:
+    """What a launch on flushed caches reads of itself: its instructions, its parameters and what describes it."""
+    instructions = sum(len(segment.instructions) for segment in compiled.stream.segments)
+    return _INSTRUCTION_BYTES * instructions + _DESCRIBED_BYTES
+
+
+def _spilled_bytes(gpu: Gpu, trace: LaunchTrace, per_sm: int, compiled: Compiled | None) -> int:
+    """What the threads of the resident blocks spill beyond the L1, in all."""
+    if compiled is None or gpu.sm.core is None:
+        return 0
+    resident = min(trace.blocks, gpu.sm.count * per_sm)
+    return resident * compiled.spilled_bytes if compiled.spills_beyond_l1(gpu, per_sm) else 0

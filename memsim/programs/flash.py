@@ -12,7 +12,14 @@ from typing import Any
 
 from memsim.attention import Attention
 from memsim.language import LaunchSpec, Program, TileMachine
-from memsim.programs.parts import DESCRIPTORS, key_tiles_of_rows, needs_mask, tensors, visible
+from memsim.programs.parts import (
+    DESCRIPTORS,
+    key_tiles_of_rows,
+    needs_mask,
+    tensors,
+    unmasked_tiles_of_rows,
+    visible,
+)
 from memsim.tile import Room, Tile, cdiv
 from memsim.trace import Bound
 
@@ -31,6 +38,7 @@ def build(problem: Attention, tile: Tile, room: Room, lse: bool) -> Program:
     width = room.padded_width(problem.head_dim)
     ring = room.ring(tile, problem.dtype_bytes)
     key_tiles = key_tiles_of_rows(problem, tile.block_m, tile.block_n)
+    whole_tiles = unmasked_tiles_of_rows(problem, tile.block_m, tile.block_n)
     masked = needs_mask(problem, tile.block_n)
 
     def body(t: TileMachine, i: Any, head: Any, batch: Any) -> None:
@@ -46,7 +54,8 @@ def build(problem: Attention, tile: Tile, room: Room, lse: bool) -> Program:
         m = t.new("m", (tile.block_m,), -math.inf)
         l = t.new("l", (tile.block_m,), 0.0)
         trips = t.bound(key_tiles.of_values, i) if isinstance(key_tiles, Bound) else key_tiles
-        for j in t.loop("j", 0, trips):
+        unmasked = t.bound(whole_tiles.of_values, i) if isinstance(whole_tiles, Bound) else whole_tiles
+        for j in t.loop("j", 0, trips, unmasked):
             k = t.load(hbm["K"], (batch, kv_head, j * tile.block_n, 0), k_ring, box=box)
             t.dot(q, k, s, transpose_b=True)
             t.mul(s, problem.scale_value, s)

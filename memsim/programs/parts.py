@@ -66,3 +66,16 @@ def key_tiles_of_rows(problem: Attention, block_m: int, block_n: int) -> int | B
         return np.asarray(-(-keys // block_n), dtype=np.int64)
 
     return Bound("i", trips)
+
+
+def unmasked_tiles_of_rows(problem: Attention, block_m: int, block_n: int) -> int | Bound:
+    """Tiles of K and V of query block `i` that need no mask, which come first: whole ones that all its rows see."""
+    whole = problem.seq_len_k // block_n
+    if not problem.causal:
+        return whole
+
+    def trips(i: Ints) -> Ints:
+        keys = np.clip(i * block_m + problem.seq_len_k - problem.seq_len_q + 1, 0, problem.seq_len_k)
+        return np.asarray(keys // block_n, dtype=np.int64)
+
+    return Bound("i", trips)

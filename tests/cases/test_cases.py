@@ -214,16 +214,28 @@ def test_23_integers_in_bfloat16_scores_are_exact() -> None:
 
 def test_24_every_figure_is_in_bytes() -> None:
     p = Attention(heads=1, seq_len_q=64, seq_len_k=64, head_dim=64)
-    total = simulate("flash", p, tile=Tile(64, 64, 4, 2)).total
-    assert total.hbm_read_bytes == total.sram_fill_bytes == 3 * 64 * 64 * 2
-    assert total.hbm_write_bytes == total.sram_store_bytes == 64 * 64 * 2
+    for gpu in ("two-level", "h200"):
+        result = simulate("flash", p, gpu=gpu, tile=Tile(64, 64, 4, 2))
+        total = result.total
+        code_bytes = result.launches[0].code_bytes
+        assert total.hbm_read_bytes - code_bytes == total.sram_fill_bytes == 3 * 64 * 64 * 2
+        # What an L2 keeps is yet to be written.
+        assert total.hbm_write_bytes + total.l2_dirty_bytes_at_end == total.sram_store_bytes == 64 * 64 * 2
 
 
 def test_25_streaming_writes_read_nothing() -> None:
-    result = simulate("naive", Attention(heads=1, seq_len_q=1000, seq_len_k=1000, head_dim=64))
+    problem = Attention(heads=1, seq_len_q=1000, seq_len_k=1000, head_dim=64)
+    result = simulate("naive", problem, gpu_options={"l2": "none"})
     for launch in result.launches:
         assert set(launch.fill_bytes_by_tensor) == {"qk": {"Q", "K"}, "softmax": {"S"}, "pv": {"P", "V"}}[launch.name]
-        assert launch.hbm_read_bytes == sum(launch.fill_bytes_by_tensor.values())
+        assert launch.hbm_read_bytes == sum(launch.fill_bytes_by_tensor.values()) - launch.l1_hit_bytes
+    # Nor does an L2 fetch what is to be overwritten: S, P and O are not there when they are first stored.
+    with_l2 = simulate("naive", Attention(heads=1, seq_len_q=1024, seq_len_k=1024, head_dim=64))
+    assert [launch.hbm_read_bytes - launch.code_bytes for launch in with_l2.launches] == [
+        2 * 1024 * 64 * 2,
+        0,
+        1024 * 64 * 2,
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["flash", "flash1"])

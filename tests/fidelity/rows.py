@@ -75,7 +75,7 @@ def measured_rows() -> Iterator[Row]:
         yield Row(
             row.kernel, row.problem, row.tile, row.cache_state, whole["registers"], whole["sram_bytes"],
             bool(spills(row)), whole["blocks_per_sm"], whole["sram_fill_bytes"], whole.get("sram_store_bytes"),
-            launch.trace, launch.counts,
+            launch.launched[0], launch.counts,
         )  # fmt: skip
 
 

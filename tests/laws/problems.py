@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from memsim.attention import Attention
+from memsim.gpu import Gpu, override
 from memsim.language import trace_launch
 from memsim.programs import build_program
 from memsim.tile import Room, Tile
@@ -88,6 +89,12 @@ def random_arrays(p: Attention, seed: int, scales: tuple[float, float, float] = 
         (rng.standard_normal(shape) * scale).astype(DTYPES[p.dtype])
         for shape, scale in zip(shapes, scales, strict=True)
     )
+
+
+def two_levels(gpu: Gpu) -> Gpu:
+    """The machine as HBM and SRAM alone, replayed by traces."""
+    parts = {"l2": gpu.l2, "calibrated": gpu.calibrated, "sm.core": gpu.sm.core}
+    return override(gpu, {key: None for key, part in parts.items() if part is not None})
 
 
 def scaled(examples: int) -> int:

@@ -27,7 +27,18 @@ from memsim.trace import LaunchTrace, Load, Store, Work, check_trace
 
 from .closed_forms import CLOSED_FORMS, Sums
 from .enumeration import accesses, requested_bytes, sector_bytes, shapes
-from .problems import ALGORITHMS, HOPPER, ROOMS, TEXTBOOK, problems, random_arrays, scaled, tiles, traces_of
+from .problems import (
+    ALGORITHMS,
+    HOPPER,
+    ROOMS,
+    TEXTBOOK,
+    problems,
+    random_arrays,
+    scaled,
+    tiles,
+    traces_of,
+    two_levels,
+)  # fmt: skip
 from .random_traces import executed, random_traces, tile_sectors
 
 Case = tuple[str, Attention, Tile, Room, bool]
@@ -223,7 +234,7 @@ def test_counts_and_replay_equal_a_walk_over_a_programs_trace(case: Case) -> Non
 def test_the_levels_hand_on_what_they_get(case: Case) -> None:
     """On two levels what fills SRAM is read from HBM, and what leaves it is written there, launch by launch."""
     algorithm, problem, tile, room, lse = case
-    gpu = load_gpu("h200" if room.registers else "two-level")
+    gpu = two_levels(load_gpu("h200" if room.registers else "two-level"))
     if tile.block_m * tile.block_n * tile.num_stages > 64 * 64 * 2 or problem.head_dim > 64:
         tile = Tile(16, 16, 1, 1)
     result = simulate(algorithm, problem, gpu=gpu, tile=tile, lse=lse)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memsim import Attention, Gpu, MemsimError, Result, Tile, TileDoesNotFit, load_gpu, simulate
 from memsim.gpu import apply_options, override
 
-from .problems import ALGORITHMS, problems, scaled
+from .problems import ALGORITHMS, problems, scaled, two_levels
 
 ANOMALY = 1.10
 
@@ -57,7 +57,7 @@ def bytes_of(result: Result) -> list[tuple[int, ...]]:
 @st.composite
 def machines(draw: st.DrawFn) -> Gpu:
     """Machines of a few SMs, from starved of memory to swamped by it."""
-    gpu = load_gpu(draw(st.sampled_from(("two-level", "h200", "a100-40gb"))))
+    gpu = two_levels(load_gpu(draw(st.sampled_from(("two-level", "h200", "a100-40gb")))))
     changes = {
         "sm.count": draw(st.integers(1, 8)),
         "hbm.bandwidth_bytes_per_s": 10 ** draw(st.floats(9, 12.5)),
@@ -143,7 +143,7 @@ def test_the_worst_anomalies_found(
     most: float,
 ) -> None:
     algorithm = launch if launch.startswith("flash") else "naive"
-    gpu = override(load_gpu(name), machine)
+    gpu = override(two_levels(load_gpu(name)), machine)
     slow = simulate(algorithm, problem, gpu=gpu, tile=tile)
     fast = simulate(algorithm, problem, gpu=faster(gpu, *change), tile=tile)
     assert bytes_of(fast) == bytes_of(slow)

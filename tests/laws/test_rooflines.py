@@ -1,5 +1,6 @@
 """Law 4: no launch is faster than the work of any one resource allows; and with one resource made very slow, its time
-is that resource's work over its rate, and the result names it.
+is that resource's work over its rate, and the result names it. Machines here have two levels; test_l2.py and
+test_instructions.py ask the same of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from memsim.gpu import override
 from memsim.resources import room_of
 from memsim.trace import LaunchTrace, Load, Store, Work
 
-from .problems import ALGORITHMS, problems, scaled, traces_of
+from .problems import ALGORITHMS, problems, scaled, traces_of, two_levels
 from .random_traces import executed, tile_sectors
 
 PS = 1e-12
@@ -86,7 +87,7 @@ sizes = st.sampled_from((16, 32))
 def test_no_launch_beats_a_roofline(
     algorithm: str, problem: Attention, name: str, sms: int, tile: Tile, lse: bool, inputs: str
 ) -> None:
-    gpu = override(load_gpu(name), {"sm.count": sms})
+    gpu = override(two_levels(load_gpu(name)), {"sm.count": sms})
     lse = lse and algorithm != "flash1"
     try:
         result = simulate(algorithm, problem, gpu=gpu, tile=tile, lse=lse, inputs=inputs)
@@ -129,7 +130,7 @@ def field(gpu: Gpu, key: str) -> Any:
 
 def machine(name: str, resource: str, factor: float) -> Gpu:
     """Four SMs, with one resource slower by a factor."""
-    gpu = override(load_gpu(name), {"sm.count": 4})
+    gpu = override(two_levels(load_gpu(name)), {"sm.count": 4})
     return override(gpu, {key: field(gpu, key) / factor for key in SLOW[resource]})
 
 

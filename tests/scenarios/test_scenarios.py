@@ -195,3 +195,75 @@ def test_paper_block_sweep_is_the_papers_algorithm_1() -> None:
         # K and V once; Q each pass; O, m and l (float32) read and written each pass, and initialised.
         one = 2 * 2 * n * d + passes * 2 * n * d + (1 + 2 * passes) * (2 * n * d + 2 * 4 * n)
         assert gb == round(batch_heads * one / 1e9, 2)
+
+
+def test_l2_cliff_falls_where_k_and_v_no_longer_fit() -> None:
+    flash, naive = stored("l2_cliff").split("naive, 1 head")
+    table = [numbers(line.replace("%", "")) for line in rows(flash, r" *[\d,]+ +\d+\.\d +")]
+    assert [line[0] for line in table] == [2**power for power in range(13, 18)]
+    before = 0.0
+    for n, kept_mb, copies, cold, warm, read_mb, over in table:
+        assert kept_mb == round(2 * n * 128 * 2 / 1e6, 1)
+        assert copies == pytest.approx(2 * kept_mb / 62.91, abs=0.011)
+        assert over == pytest.approx(read_mb / (1.5 * kept_mb), rel=0.02) and over >= before - 0.02
+        # In half the L2, K and V are read once; beyond the whole of it, again and again.
+        assert (1 <= over <= 1.02 and warm == 100) if copies < 1 else over > 2
+        assert 0 <= cold <= warm
+        before = over
+    lines = [numbers(line.replace("%", "")) for line in rows(naive, r" *[\d,]+ +[\d,.]+ +\d+\.\d%")]
+    for n, s_mb, found_s, found_p, hbm_mb, without in lines:
+        assert s_mb == round(2 * n * n / 1e6, 1)
+        # Q and K, and P and V, for each of the (n / 64)² tiles and n / 64 blocks of rows; S and P; O.
+        assert without == round(
+            (2 * (n / 64) ** 2 * 64 * 128 * 2 + 4 * n * n * 2 + n / 64 * n * 256 + n * 256) / 1e6, 1
+        )
+        assert hbm_mb < without and found_s <= found_p + 0.1
+    assert lines[0][2:4] == [100, 100] and lines[-1][2] == 0
+    assert [line[2] for line in lines] == sorted((line[2] for line in lines), reverse=True)
+
+
+def test_where_it_is_memory_bound_is_counted_from_the_table() -> None:
+    text = stored("where_is_it_memory_bound")
+    table, answer = text.split("Answer:")
+    memory = {"hbm", "l2", "latency"}
+    bounds = []
+    for gpu in ("two-level", "h200"):
+        part = table.split(f"\n{gpu}\n")[1].split("\n\n")[0]
+        lines = rows(part, r" +[\d,]+  [a-z]")
+        bounds.append([[name in memory for name in re.findall(r"[a-z]\w+(?= \d+%)", line)] for line in lines])
+        shares = [float(share) for line in lines for share in re.findall(r" {2,}(\d+)%", line)]
+        # On two levels HBM moves all that crosses; an L2 leaves less.
+        assert (set(shares) == {100}) if gpu == "two-level" else max(shares) < 100
+    two_level, h200 = ([held for line in part for held in line] for part in bounds)
+    apart = sum(one != other for one, other in zip(two_level, h200, strict=True))
+    said = " ".join(answer.split())
+    assert f"holds back {sum(two_level)} of {len(two_level)} launches on two levels and {sum(h200)} on the H200" in said
+    assert f"the two machines disagree on {apart}" in said
+    assert not any(line[3] for line in bounds[1]), "flash on an H200 is not held back by memory"
+
+
+def test_naive_vs_flash_on_gpu_is_near_what_was_measured() -> None:
+    text = stored("naive_vs_flash_on_gpu")
+    lines = [numbers(line)[-6:] for line in rows(text, r"\d+x[\d/]+x\d+ ")]
+    assert len(lines) >= 8
+    for sram, sram_1, _, _, took, took_1 in lines:
+        assert sram_1 == pytest.approx(sram, rel=0.03) and took_1 == pytest.approx(took, rel=0.35)
+    assert "bytes into and out of SRAM are simulated exactly" in " ".join(text.split())
+
+
+def test_predictions_are_near_what_was_measured() -> None:
+    lines = rows(stored("predict_and_measure"), r"\d+×\S+( causal)? +\d+×\d+, ")
+    assert len(lines) == 40
+    for line in lines:
+        *_, cycles, simulated, read, simulated_read = numbers(line)
+        assert simulated == pytest.approx(cycles, rel=0.15) and simulated_read == pytest.approx(read, rel=0.02, abs=0.1)
+
+
+def test_grid_orders_come_in_the_order_measured() -> None:
+    lines = rows(stored("grid_orders"), r"\d+×\S+( causal)? +[a-z]+(-[a-z]+)* ")
+    found = {tuple(line.split()[-5:-4]) + (line.split()[0],): numbers(line)[-4:] for line in lines}
+    assert len(found) == 8
+    causal = {key: figures for key, figures in found.items() if key[1] == "16×4096×128"}
+    assert sorted(causal, key=lambda key: causal[key][0]) == sorted(causal, key=lambda key: causal[key][1])
+    for measured, simulated, _, _ in found.values():
+        assert simulated == pytest.approx(measured, rel=0.15)

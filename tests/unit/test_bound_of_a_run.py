@@ -7,7 +7,7 @@ import pytest
 from memsim import Attention, Tile, api, simulate
 from memsim.machine import LaunchTiming, RunTiming
 
-NAMES = ("tensor", "exp", "alu", "sram", "hbm")
+NAMES = ("tensor", "exp", "alu", "sram", "hbm", "l2")
 
 
 def timing(waited: dict[str, float], busy: dict[str, float], time_s: float = 1.0) -> LaunchTiming:
@@ -31,10 +31,30 @@ def timing(waited: dict[str, float], busy: dict[str, float], time_s: float = 1.0
         # Where it is busy most of the time, a wait for latency is one for HBM.
         ({"latency": 3, "hbm": 2, "tensor": 4}, {"tensor": 0.5, "hbm": 0.65}, "hbm"),
         ({"latency": 3, "hbm": 2, "tensor": 4}, {"tensor": 0.5, "hbm": 0.64}, "tensor"),
+        # And so it is for the L2: saturated, or crowded while HBM is not, or waited for most.
+        ({"tensor": 85, "l2": 5, "latency": 10}, {"tensor": 0.8, "l2": 0.99, "hbm": 0.3}, "l2"),
+        ({"tensor": 95, "l2": 5}, {"tensor": 0.8, "l2": 0.99}, "tensor"),
+        ({"latency": 3, "l2": 2, "tensor": 4}, {"tensor": 0.5, "l2": 0.7, "hbm": 0.66}, "l2"),
+        ({"latency": 3, "l2": 2, "hbm": 2, "tensor": 4}, {"tensor": 0.5, "l2": 0.7, "hbm": 0.75}, "hbm"),
+        ({"l2": 5, "hbm": 2, "tensor": 4}, {"l2": 0.5, "hbm": 0.2}, "l2"),
     ],
 )
 def test_the_bound_of_a_launch(waited: dict[str, float], busy: dict[str, float], bound: str) -> None:
     assert api._largest(api._causes(timing(waited, busy))) == bound
+
+
+def test_a_machine_without_an_l2_has_no_such_cause() -> None:
+    waited = {"latency": 3.0, "hbm": 2.0, "tensor": 4.0}
+    made_up = LaunchTiming("t", 1.0, 0, 0, 0, 0, {"tensor": 0.5, "hbm": 0.7}, waited, 0.25)
+    assert api._causes(made_up) == pytest.approx({"hbm": 5 / 9, "tensor": 4 / 9})
+
+
+def test_an_l2_that_is_too_slow_is_what_bounds_a_replay() -> None:
+    """By trace: an A100 with a hundredth of its L2's bandwidth."""
+    slow = {"l2.bandwidth_bytes_per_s": "50GB/s"}
+    result = simulate("flash", Attention(1, 16, None, 512, 512, 64), gpu="a100-40gb", gpu_options=slow)
+    assert result.total.bound == "l2" and result.launches[0].busy is not None
+    assert result.launches[0].busy["l2"] > 0.9
 
 
 def test_a_launch_that_waits_for_nothing_has_no_bound() -> None:

@@ -88,7 +88,9 @@ def test_counted_json_has_the_same_keys_and_no_times() -> None:
     assert list(timed["launches"][0]) == list(counted["launches"][0])
     assert list(timed["total"]) == list(counted["total"])
     assert counted["total"]["time_s"] is None and counted["launches"][0]["bound"] is None
-    assert counted["total"]["hbm_bytes"] == timed["total"]["hbm_bytes"]
+    assert counted["total"]["hbm_bytes"] == json_of("simulate", "flash", *SMALL, "--l2", "none")["total"]["hbm_bytes"]
+    assert counted["levels"] == ["hbm", "sram"] and counted["total"]["l2_read_bytes"] is None
+    assert timed["levels"] == ["hbm", "l2", "sram"] and timed["total"]["l2_read_bytes"] > 0
 
 
 def test_compare_json_has_the_shape_of_its_schema() -> None:
@@ -123,8 +125,9 @@ def test_sweep_json_has_the_shape_of_its_schema() -> None:
     assert data["options"] == {
         "algorithm": "flash", "gpu": "h200", "batch": "1", "heads": "2", "kv-heads": "2", "seq-len-q": "128",
         "seq-len-k": "128", "head-dim": "64", "dtype": "float16", "lse": "false", "inputs": "hbm",
+        "l2-state": "cold",
     }  # fmt: skip
-    assert data["counted_only"] is True and "L2 is not simulated" in data["notes"][0]
+    assert data["counted_only"] is True and "The L2 is not counted" in data["notes"][0]
     for row in data["rows"]:
         assert set(row) == {"point", *sweep.COLUMNS} and row["notes"] == []
         assert row["block_m"] == int(row["point"]["block-m"]) and row["num_warps"] == 4
@@ -176,8 +179,21 @@ def test_lse_and_host_inputs_change_the_result() -> None:
 def test_gpu_short_options_and_fields_change_the_result() -> None:
     base = json_of("simulate", "flash", *SMALL)["total"]["time_s"]
     assert json_of("simulate", "flash", *SMALL, "--launch-overhead", "1ms")["total"]["time_s"] > base
-    assert json_of("simulate", "flash", *SMALL, "--set", "hbm.latency_s=100us")["total"]["time_s"] > base
-    assert json_of("simulate", "flash", *SMALL, "--l2", "none")["notes"] == []
+    assert json_of("simulate", "flash", *SMALL, "--hbm-latency", "100us")["total"]["time_s"] > base
+    assert json_of("simulate", "flash", *SMALL, "--clock", "100MHz")["total"]["time_s"] > 2 * base
+    no_l2 = json_of("simulate", "flash", *SMALL, "--l2", "none")
+    assert no_l2["levels"] == ["hbm", "sram"] and no_l2["total"]["l2_hit_rate"] is None
+
+
+def test_l2_options_change_what_is_read_from_hbm() -> None:
+    read = {}
+    for args in ((), ("--l2", "none"), ("--l2", "1KiB"), ("--l2-state", "warm")):
+        (launch,) = json_of("simulate", "flash", *SMALL, *args)["launches"]
+        read[args] = launch["hbm_read_bytes"] - launch["code_bytes"]
+    once = 3 * 2 * 128 * 64 * 2
+    assert read[()] == once and read["--l2-state", "warm"] == 0
+    assert once < read["--l2", "1KiB"] <= read["--l2", "none"] == 2 * (128 * 64 * 2 + 2 * 2 * 128 * 64 * 2)
+    assert json_of("simulate", "flash", *SMALL, "--l2-state", "warm")["l2_state"] == "warm"
 
 
 def test_gpu_file_is_read_and_named_as_given(tmp_path: Path) -> None:
@@ -210,12 +226,12 @@ def test_text_of_each_command_says_what_it_is_about() -> None:
         ("gpus", "two-level"): ("sm.sram.capacity_bytes", "196,608", "the article"),
         ("sweep", *COUNTED, "--vary", "block-m=16,8"): (
             "Sweep of flash: 2 heads, seq-len 128, head-dim 64, float16",
-            "h200 without its L2 (not simulated yet): 132",
+            "h200 without its L2 (counted only): 132",
             "block-m as varied, the rest from",
             "16×64, 4, 3",
             "refused",
             "powers of two",
-            "The L2 is not simulated",
+            "The L2 is not counted",
         ),
     }.items():
         code, out, err = memsim_(*args)
@@ -240,7 +256,8 @@ def test_help_names_values_and_defaults() -> None:
     for part in (
         "memsim sweep [ALGORITHM] --vary AXIS=V1,V2,… [OPTIONS]", "One of naive, flash, flash1. [default: flash]",
         "--heads N Heads of Q. [default: 16]", "--seq-len N", "[default: 2048]", "--dtype DTYPE", "[default: float16]",
-        "--gpu NAME_OR_FILE", "[default: h200]", "--sram SIZE", "--hbm-bandwidth RATE", "--l2 none Only none for now",
+        "--gpu NAME_OR_FILE", "[default: h200]", "--sram SIZE", "--hbm-bandwidth RATE",
+        "--l2 SIZE|none Size of the L2", "--l2-state cold|warm",
         "--inputs hbm|host", "--set KEY=VALUE", "--csv FILE", "the first of the GPU's tiles that fits",
     ):  # fmt: skip
         assert part in out, part

@@ -86,7 +86,12 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         ("block-m is 8; this GPU's tensor instructions take powers of two of at least 16.",),
     ),
     (("compare", "--hbm-bandwidth", "-2TB/s"), ('hbm-bandwidth is "-2TB/s", which is negative: give 1 or more.',)),
-    (("compare", "--l2", "50MB"), ('l2 is "50MB", but an L2 is not simulated yet, whatever its size: give none.',)),
+    (("compare", "--l2", "lots"), ('l2 is "lots", which is not a finite number: ',)),
+    (
+        ("compare", "--gpu", "two-level", "--l2", "50MB"),
+        ("l2 is 50000000 B, but two-level has none whose bandwidth and latency it could have: take a GPU",),
+    ),
+    (("compare", "--l2-state", "hot"), ('l2-state is "hot"; it must be one of cold, warm.',)),
     (("compare", "--set", "sm.count"), ('--set is "sm.count": give KEY=VALUE, such as sm.count=66.',)),
     (("compare", "--set", "sm.cuont=3"), ("sm.cuont is not a field of a GPU: did you mean sm.count?",)),
     (("compare", "--set", "sm.count=3", "--set", "sm.count=4"), ('"sm.count" is set twice: give it once.',)),

@@ -116,7 +116,7 @@ def test_the_h200_computes_like_an_h100() -> None:
     assert h200.sm.pipes == h100.sm.pipes
     assert h200.hbm.capacity_bytes == 150_109_880_320
     assert (h200.sm.sram.capacity_bytes, h200.sm.sram.block_limit_bytes) == (233_472, 232_448)
-    assert (h200.launch.overhead_s, h200.validation) == (3.8e-6, "datasheet")
+    assert (h200.launch.overhead_s, h200.validation) == (3.8e-6, "measured")
 
 
 @pytest.mark.parametrize(
@@ -573,10 +573,15 @@ def test_every_fault_of_an_override_is_said() -> None:
     [
         ("hbm-capacity", "24GB", {"hbm.capacity_bytes": 24_000_000_000}),
         ("hbm-bandwidth", "2TB/s", {"hbm.bandwidth_bytes_per_s": 2e12}),
-        ("hbm-latency", "600ns", {"hbm.latency_s": 6e-7}),
         ("l2.capacity_bytes", "50MB", {"l2.capacity_bytes": 50_000_000}),
         ("sms", "66", {"sm.count": 66}),
-        ("clock", "1.7GHz", {"sm.clock_hz": 1.7e9}),
+        (
+            "clock",
+            "1.7GHz",
+            {"sm.clock_hz": 1.7e9, "calibrated.clock_hz": 1.7e9, "calibrated.idle_tensor_clock_hz": 1.7e9},
+        ),
+        ("l2", "50MB", {"l2.capacity_bytes": 50_000_000}),
+        ("l2", "1MB", {"l2.capacity_bytes": 1_000_000, "l2.dirty_limit_bytes": 1_000_000}),
         ("sram", "96KiB", {"sm.sram.capacity_bytes": 98304, "sm.sram.block_limit_bytes": 98304 - 1024}),
         ("launch-overhead", "4us", {"launch.overhead_s": 4e-6}),
         ("host-bandwidth", "12GB/s", {"host.bandwidth_bytes_per_s": 12e9}),
@@ -593,6 +598,45 @@ def test_an_option_sets_its_fields(option: str, text: str, expected: dict[str, f
     changed = apply_options(gpu, {option: text})
     before, after = numbers(gpu.model_dump()), numbers(changed.model_dump())
     assert {key: value for key, value in after.items() if value != before[key]} == expected
+
+
+def test_a_longer_hbm_latency_is_one_of_what_was_fitted_too() -> None:
+    gpu = load_gpu("h200")
+    changed = apply_options(gpu, {"hbm-latency": "600ns", "clock": "1GHz"})
+    assert gpu.calibrated is not None and changed.calibrated is not None
+    more = (600 - 348) * 1.0  # cycles of 1 ns
+    assert changed.hbm.latency_s == 6e-7
+    assert changed.calibrated.hbm_copy_cycles == pytest.approx(gpu.calibrated.hbm_copy_cycles + more)
+    assert changed.calibrated.load_cycles == pytest.approx(gpu.calibrated.load_cycles + more)
+    assert changed.calibrated.copy_cycles == gpu.calibrated.copy_cycles
+    assert apply_options(load_gpu("two-level"), {"hbm-latency": "0"}).hbm.latency_s == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sm.core": None}, "calibrated is given without sm.core: the replay of compiled kernels needs both"),
+        ({"calibrated": None}, "sm.core is given without calibrated: the replay of compiled kernels needs both"),
+        (
+            {"l2.dirty_limit_bytes": 62_914_561},
+            "l2.dirty_limit_bytes is 62914561, but must be at most l2.capacity_bytes, 62914560.",
+        ),
+    ],
+)
+def test_what_the_l2_and_the_core_need_is_said(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(MemsimError) as error:
+        override(load_gpu("h200"), changes)
+    (fault,) = faults_of(error)
+    assert said in fault
+    without = override(load_gpu("h200"), {"calibrated": None, "sm.core": None, "l2.dirty_limit_bytes": None})
+    assert without.calibrated is None and without.sm.core is None and without.l2.dirty_limit_bytes is None
+
+
+def test_partitions_of_the_l2() -> None:
+    partitions = {name: gpu.l2.partitions for name in gpu_names() if (gpu := load_gpu(name)).l2 is not None}
+    assert partitions == {
+        "a100-40gb": 2, "a100-80gb": 2, "b200": 2, "h100-sxm": 2, "h200-sxm": 2, "rtx-4090": 1,
+    }  # fmt: skip
 
 
 def test_other_options() -> None:
@@ -629,7 +673,9 @@ def test_sram_leaves_room_for_what_is_reserved_whatever_that_is() -> None:
         ({"sram": "-1"}, ['sram is "-1", which is negative: give 1 or more.']),
         ({"sram-bandwidth": "-1"}, ['sram-bandwidth is "-1", which is negative: give more than zero.']),
         ({"sm.sram.reserved_per_block_bytes": "-1"}, ["which is negative: give zero or more."]),
-        ({"l2": "50MB"}, ['l2 is "50MB", but an L2 is not simulated yet, whatever its size: give none.']),
+        ({"l2": "much"}, ['l2 is "much", which is not a finite number']),
+        ({"l2": "0"}, ["l2.capacity_bytes is 0", "l2.dirty_limit_bytes is 0"]),
+        ({"l2": "1MB", "l2.capacity_bytes": "1MB"}, ["l2 sets l2.capacity_bytes, which is given too"]),
         ({"sms": "1.5"}, ['sms is "1.5", which does not come out whole']),
         ({"clock": "nan", "hbm-latency": "inf"}, ['clock is "nan"', 'hbm-latency is "inf"']),
         ({"hbm-bandwidth": "1e400"}, ['hbm-bandwidth is "1e400", which is too large']),

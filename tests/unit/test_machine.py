@@ -16,7 +16,7 @@ from memsim import Attention, Gpu, Tile, load_gpu, simulate
 from memsim.gpu import override
 from memsim.machine import LaunchTiming, replay
 from memsim.machine.clock import duration_ps, seconds
-from memsim.machine.levels import Hbm
+from memsim.machine.hbm import Hbm
 from memsim.machine.link import host_transfer_ps
 from memsim.machine.plan import Move, plan_launch
 from memsim.machine.sm import Sm
@@ -368,10 +368,10 @@ def test_a_result_adds_host_overheads_and_kernels() -> None:
 
 def test_hbm_is_a_pipe_with_a_latency() -> None:
     hbm = Hbm(GPU)
-    assert hbm.read(0, 0, 320) == 20_000
-    assert hbm.write(0, 0, 32) == 21_000
-    assert hbm.read(50_000, 0, 64) == 62_000
-    assert (hbm.read_bytes, hbm.write_bytes, hbm.busy_ps, hbm.latency_ps) == (384, 32, 13_000, 10_000)
+    assert hbm.read(0, 320) == 20_000
+    assert hbm.write(0, 32) == 21_000
+    assert hbm.read(50_000, 64) == 62_000
+    assert (hbm.read_bytes, hbm.write_bytes, hbm.pipe.busy_ps, hbm.latency_ps) == (384, 32, 13_000, 10_000)
 
 
 def test_who_stalls_an_sm() -> None:

@@ -14,6 +14,7 @@ from memsim import Attention, Comparison, Result, Tile, load_gpu
 from memsim._report_format import Paragraph, kib, number, percent, times
 from memsim._report_gpus import fields_of, gpu_report, gpus_report
 from memsim._report_story import math_s, moving_s, story
+from memsim.gpu import apply_options
 from memsim.report import MOST_SWEEP_ROWS, comparison_report, result_report, sweep_report
 from memsim.sweep import SweepRow, SweepTable, sweep
 
@@ -63,12 +64,14 @@ def test_story_says_flash_wins_only_where_it_does(compared: tuple[Comparison, me
         assert told == "This problem has nothing to compute: no byte is moved."
         return
     fewer, faster = comparison.ratios["hbm_bytes"] or 0.0, comparison.ratios["time_s"] or 0.0
+    through = " through HBM" if "l2" in comparison.naive.levels else ""
     assert ("times fewer bytes" in told) == (fewer >= 1.05)
     assert ("times more bytes" in told) == (0 < fewer <= 1 / 1.05)
     assert ("times less time" in told) == (faster >= 1.05)
     assert ("times longer" in told) == (0 < faster <= 1 / 1.05)
     if "times fewer bytes" in told:
-        assert f"Flash moves {number(fewer)} times fewer bytes" in told
+        assert f"Flash moves {number(fewer)} times fewer bytes{through}" in told
+    assert ("between SMs and L2" in told) == bool(through) or not naive.flops
     if "truck driver" in told:
         assert (naive.waiting_for_memory or 0.0) >= 0.5
         assert f"waits for memory {percent(naive.waiting_for_memory)} of the time" in told
@@ -81,9 +84,14 @@ def test_story_of_the_default_problem_names_its_figures() -> None:
     told = as_line(" ".join(story(comparison, load_gpu(gpu))))
     scores_bytes = 2 * 1024 * 1024 * 2
     assert scores_bytes == comparison.naive.launch("qk").store_bytes_by_tensor["S"]
-    assert "Naive attention writes S and P to HBM (4.19 MB each) and fetches them again: 16.8 MB" in told
+    assert "Naive attention writes S and P out of the SMs (4.19 MB each) and fetches them again: 16.8 MB" in told
+    assert "The L2 still has 100.0 % of S and 100.0 % of P when they are fetched." in told
     assert "S and P never leave the SM, where they live in SRAM and registers" in told
     assert "they come in again for every block of 64 rows of Q" in told
+    without = memsim.compare(problem, gpu=gpu, gpu_options={"l2": "none"})
+    told = as_line(" ".join(story(without, apply_options(load_gpu(gpu), {"l2": "none"}))))
+    assert "Naive attention writes S and P to HBM (4.19 MB each) and fetches them again: 16.8 MB" in told
+    assert "they come in again for every block of 64 rows of Q" in told and "L2" not in told
     problem, gpu, _ = COMPARED["two-level"]
     told = as_line(" ".join(story(memsim.compare(problem, gpu=gpu), load_gpu(gpu))))
     assert "because S and P never leave the SRAM" in told and "registers" not in told
@@ -95,7 +103,7 @@ def changed(result: Result, **total: Any) -> Result:
 
 def test_story_follows_the_numbers_not_the_names() -> None:
     gpu = load_gpu("h200")
-    real = memsim.compare(Attention(heads=2, seq_len_q=512, seq_len_k=512))
+    real = memsim.compare(Attention(heads=2, seq_len_q=512, seq_len_k=512), gpu_options={"l2": "none"})
     slow = Comparison(real.naive, changed(real.flash, time_s=1.0))
     assert "But it takes" in as_line(" ".join(story(slow, gpu)))
     heavy = Comparison(real.naive, changed(real.flash, hbm_bytes=2 * real.naive.total.hbm_bytes))
@@ -167,9 +175,9 @@ def test_sweep_shows_the_tile_of_every_row_and_what_all_share() -> None:
     text = as_line(text_of(sweep_report(table), 120))
     for part in (
         "Sweep of flash: 2 heads (1 of K and V), seq-len 128, head-dim 128, float16",
-        "h200 (sram 192KiB) without its L2 (not simulated yet): 132 SMs with 192 KiB of SRAM each, HBM 4.80 TB/s",
+        "h200 (sram 192KiB): 132 SMs with 192 KiB of SRAM each, L2 of 60 MiB, HBM 4.80 TB/s",
         "tile (block-m × block-n, warps, stages): block-m as varied, the rest from the first of the GPU's tiles that",
-        "32×64, 4, 3", "128×64, 4, 3", "At block-m 128: flash spills", "The L2 is not simulated",
+        "32×64, 4, 3", "128×64, 4, 3", "At block-m 128: flash spills", "calibrated on an H200", "L2 hits",
     ):  # fmt: skip
         assert part in text, part
     one = as_line(
@@ -179,10 +187,10 @@ def test_sweep_shows_the_tile_of_every_row_and_what_all_share() -> None:
 
 
 def test_math_and_moving_times_are_shares_of_the_launches() -> None:
-    result = memsim.simulate("naive", Attention(heads=2, seq_len_q=256, seq_len_k=256))
+    result = memsim.simulate("naive", Attention(heads=2, seq_len_q=256, seq_len_k=256), gpu="two-level")
     launches = result.launches
     assert moving_s(result) == pytest.approx(sum(x.busy["hbm"] * x.time_s for x in launches))  # type: ignore[index,operator]
-    bytes_s = result.total.hbm_bytes / load_gpu("h200").hbm.bandwidth_bytes_per_s
+    bytes_s = result.total.hbm_bytes / load_gpu("two-level").hbm.bandwidth_bytes_per_s
     assert moving_s(result) == pytest.approx(bytes_s, rel=1e-3)
     assert 0 < math_s(result) < sum(launch.time_s or 0.0 for launch in launches)
 
@@ -210,7 +218,8 @@ def test_result_fits_80_columns(algorithm: str, gpu: str) -> None:
     text = text_of(result_report(result, load_gpu(gpu)))
     assert max(map(cell_len, text.splitlines())) <= 80 and "…" not in text
     assert ("registers a thread" in text) == (gpu == "h200")
-    assert ("h200 without its L2 (not simulated yet): 132 SMs" in text) == (gpu == "h200")
+    assert ("h200: 132 SMs with 228 KiB of SRAM each, L2 of 60 MiB, HBM" in text) == (gpu == "h200")
+    assert bool(re.search("^L2 hit rate ", text, re.MULTILINE)) == (gpu == "h200")
     for word in ("blocks", "waves", "blocks per SM", "limited by", "SRAM per block", "exponentials"):
         assert re.search(rf"^{word} ", text, re.MULTILINE), word
 
@@ -222,9 +231,72 @@ def test_heading_says_what_differs_from_the_plain_problem() -> None:
     text = as_line(text_of(result_report(result, load_gpu("h200"), ("block_m",)), 200))
     for part in (
         "3 sequences", "4 heads (2 of K and V)", "seq-len 8 × 16", "bfloat16", "causal", "with LSE",
-        "inputs from the host", "h200 (sram 128KiB, sms 9) without its L2", "block-m as asked for", "of it host link",
+        "inputs from the host", "h200 (sram 128KiB, sms 9): ", "L2 of 60 MiB",
+        "block-m as asked for", "of it host link",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_what_an_l2_does_is_reported() -> None:
+    """Two heads of 8 blocks: Q is missed once, K and V are missed by the first of them."""
+    problem = Attention(heads=2, seq_len_q=512, seq_len_k=512, head_dim=64)
+    cold, warm = (memsim.simulate("flash", problem, l2_state=state) for state in ("cold", "warm"))
+    launch = cold.launches[0]
+    assert launch.l2_hit_rate_by_tensor == {"Q": 0.0, "K": 7 / 8, "V": 7 / 8}
+    assert launch.l2_hit_rate == cold.total.l2_hit_rate == pytest.approx(2 * 7 / (2 * 8 + 1))
+    text = text_of(result_report(cold, load_gpu("h200")))
+    assert re.search(r"^L2 hit rate +82\.4 % +82\.4 %$", text, re.MULTILINE)
+    assert re.search(r"^of K +87\.5 % *$", text, re.MULTILINE)
+    assert re.search(r"^yet in L2 only +131 KB +131 KB$", text, re.MULTILINE)
+    assert re.search(r"^replayed by +instructions *$", text, re.MULTILINE) and "found in L1" not in text
+    text = text_of(result_report(warm, load_gpu("h200")))
+    assert "a warm L2 of 60 MiB" in text and re.search(r"^HBM read +0 B +0 B$", text, re.MULTILINE)
+    counted = memsim.simulate("flash", problem, count_only=True)
+    text = text_of(result_report(counted, load_gpu("h200")))
+    assert "without its L2 (counted only)" in text and "L2 hit rate" not in text and "L2 of" not in text
+
+
+def test_plain_loads_that_an_sm_still_has_are_no_fills() -> None:
+    """The kernel of qk reads Q and K by plain loads: four blocks of 64 × 64 on one SM want two tiles of each."""
+    problem = Attention(heads=1, seq_len_q=128, seq_len_k=128, head_dim=64)
+    naive, counted = (
+        memsim.simulate("naive", problem, gpu_options={"sms": "1"}, count_only=only) for only in (False, True)
+    )
+    found = {launch.name: launch.l1_hit_bytes for launch in naive.launches}
+    assert found == {"qk": (8 - 4) * 64 * 64 * 2, "softmax": 0, "pv": 0}
+    assert naive.total.l1_hit_bytes == found["qk"]
+    assert naive.launch("qk").sram_fill_bytes == counted.launch("qk").sram_fill_bytes - found["qk"]
+    assert re.search(r"^found in L1 +32.8 KB +32.8 KB$", text_of(result_report(naive, load_gpu("h200"))), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tile", "algorithm", "said", "unsaid"),
+    [
+        ("h200", None, "flash", ["instructions, with constants calibrated on an H200"], ["data-sheet"]),
+        ("h200", Tile(16, 32, 2, 1), "flash", ["data-sheet rates, because no instructions of a kernel"], ["H200"]),
+        ("a100-40gb", None, "naive", ["data-sheet rates: they were held against no hardware"], ["calibrated"]),
+        ("two-level", None, "naive", [], ["Times"]),
+    ],
+)
+def test_what_times_rest_on_is_said(
+    gpu: str, tile: Tile | None, algorithm: str, said: list[str], unsaid: list[str]
+) -> None:
+    result = memsim.simulate(algorithm, Attention(heads=2, seq_len_q=128, seq_len_k=128), gpu=gpu, tile=tile)
+    notes = " ".join(result.notes)
+    assert all(part in notes for part in said) and not any(part in notes for part in unsaid)
+    by = {launch.replayed_by for launch in result.launches}
+    assert by == {"instructions" if "calibrated on" in notes else "trace"}
+
+
+def test_spills_take_time_where_instructions_are_replayed() -> None:
+    spilling = Tile(128, 64, 4, 3)
+    for options, said in (({}, "whose bytes are not counted, though they take their time"), (
+        {"calibrated": "none", "sm.core": "none"}, "whose traffic is not simulated"
+    )):  # fmt: skip
+        result = memsim.simulate(
+            "flash", Attention(heads=2, seq_len_q=256, seq_len_k=256), tile=spilling, gpu_options=options
+        )
+        assert result.launches[0].stack_bytes and said in " ".join(result.notes)
 
 
 def test_names_in_brackets_are_not_taken_for_markup() -> None:

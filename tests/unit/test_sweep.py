@@ -23,7 +23,7 @@ def test_points_are_the_product_in_the_order_given() -> None:
     assert table.points == 8
     assert table.options == {
         "algorithm": "flash", "batch": "1", "heads": "2", "kv-heads": "2", "seq-len-q": "128", "seq-len-k": "128",
-        "head-dim": "64", "dtype": "float16", "lse": "false", "inputs": "hbm",
+        "head-dim": "64", "dtype": "float16", "lse": "false", "inputs": "hbm", "l2-state": "cold",
     }  # fmt: skip
     again = sweep("flash", axes, {k: v for k, v in table.options.items() if k != "algorithm"}, count_only=True)
     assert again.rows == table.rows
@@ -47,11 +47,13 @@ def test_any_option_or_field_may_be_an_axis() -> None:
     for axis, values in {
         "algorithm": ["naive", "flash", "flash1"], "lse": ["true", "false"], "dtype": ["float16", "float32"],
         "num_stages": ["1", "2"], "sram": ["96KiB", "192KiB"], "hbm-bandwidth": ["1TB/s", "2TB/s"],
-        "inputs": ["hbm", "host"], "scale": ["-1", "0.5"], "sm.count": ["1", "2"], "hbm.latency_s": ["1us", "1ns"],
+        "inputs": ["hbm", "host"], "scale": ["-1", "0.5"], "sm.count": ["1", "2"], "l2-state": ["cold", "warm"],
+        "l2": ["none", "1MiB"], "l2.partitions": ["1", "2"],
+        "hbm-latency": ["1us", "1ns"],
     }.items():  # fmt: skip
         table = sweep("flash", {axis: values}, SMALL)
         assert [row.status for row in table.rows] == ["ok"] * len(values), axis
-    assert table.axes == {"hbm.latency_s": ("1us", "1ns")}
+    assert table.axes == {"hbm-latency": ("1us", "1ns")}
     assert table.rows[0].time_s > table.rows[1].time_s  # type: ignore[operator]
 
 
@@ -95,7 +97,8 @@ def test_points_that_cannot_run_are_rows_that_say_why() -> None:
         ({"dtype": ["float16", "int8"], "causal": ["maybe"]}, {}, ['dtype is "int8"', 'causal is "maybe"']),
         ({"sm.cuont": ["1"]}, {"sm.clock": "1"}, ['there is no axis "sm.cuont"', "sm.clock is not a field"]),
         ({"seq-len": ["1"]}, {"sram": "1KiB"}, ["sram is 1024 B, but must be more than the 1024 B"]),
-        ({"l2": ["none", "50MB"]}, {}, ['l2 is "50MB", but an L2 is not simulated yet']),
+        ({"l2": ["none", "50MB", "lots"]}, {}, ['l2 is "lots"']),
+        ({"l2-state": ["cold", "hot"]}, {}, ['l2-state is "hot"; it must be one of cold, warm.']),
         ({"gpu": ["h200", "nope"]}, {}, ['no file called "nope"']),
         ({"algorithm": ["flash", "nope"]}, {}, ['there is no algorithm "nope"']),
         ({"lse": ["maybe"]}, {}, ['lse is "maybe": give true or false.']),
@@ -137,11 +140,11 @@ def test_csv_has_the_axes_first_and_parses_back() -> None:
     ok, bad = csv.DictReader(io.StringIO(text.getvalue()))
     assert tuple(ok) == (
         "block-m", "sm.count", *COLUMNS, "algorithm", "gpu", "batch", "heads", "kv_heads", "seq_len_q", "seq_len_k",
-        "head_dim", "dtype", "causal", "lse", "inputs",
+        "head_dim", "dtype", "causal", "lse", "inputs", "l2-state",
     )  # fmt: skip
     assert COLUMNS == (
         "status", "reason", "block_m", "block_n", "num_warps", "num_stages", "load_path", "grid_order", "blocks_per_sm",
-        "sram_bytes", "sram_fill_bytes", "sram_store_bytes", "hbm_bytes", "flops", "time_s", "bound",
+        "sram_bytes", "sram_fill_bytes", "sram_store_bytes", "hbm_bytes", "l2_hit_rate", "flops", "time_s", "bound",
         "waiting_for_memory", "over_compulsory", "notes",
     )  # fmt: skip
     assert (ok["block_m"], ok["block_n"], ok["num_stages"], bad["block_m"]) == ("32", "64", "3", "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,12 @@ from memsim.validate import Validation, validate
 
 from .measured import COUNTERS, measured_rows, memsim_, row_of, saved
 from .ncu_exports import FLASH, NAIVE, Launch, long_format, wide_format
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMSIM_CACHE", str(tmp_path / "cache"))
+
 
 SMALL = {"seq_len_q": "1000", "cache_state": "cold"}
 FLASH_ROW = {**SMALL, "kernel": "flash", "causal": "1", "block_m": "128", "num_warps": "8"}
@@ -33,7 +41,8 @@ def test_every_claim_holds_on_the_measured_file() -> None:
     assert (flash["rows"], flash["exact"], flash["claimed"], flash["missed"]) == (240, 224, 240, 0)
     assert summaries["flash", "blocks_per_sm"]["exact"] == 240
     assert summaries["qk", "sram_fill_bytes"]["claimed"] == 16
-    assert summaries["flash", "hbm_read_bytes"]["claimed"] == 0
+    # Nothing is known of HBM bytes below an L2 without a replay.
+    assert ("flash", "hbm_read_bytes") not in summaries
     assert data["unchecked_columns"] == ["event_time_s"]
     assert len(data["spills"]) == 20
 
@@ -124,9 +133,11 @@ def test_times_are_compared_where_the_replay_is_small_or_asked_for(tmp_path: Pat
     # The launch itself stands in one and not in the other.
     overhead = checks["event_time_s"]["simulated"] - checks["duration_s"]["simulated"]
     assert overhead == pytest.approx(load_gpu("h200").launch.overhead_s)
-    assert checks["sm_cycles"]["simulated"] == pytest.approx(
-        checks["duration_s"]["simulated"] * load_gpu("h200").sm.clock_hz
-    )
+    calibrated = load_gpu("h200").calibrated
+    assert calibrated is not None
+    assert checks["sm_cycles"]["simulated"] == pytest.approx(checks["duration_s"]["simulated"] * calibrated.clock_hz)
+    assert checks["hbm_read_bytes"]["holds"] is None
+    assert 0 < checks["hbm_read_bytes"]["simulated"] < checks["sram_fill_bytes"]["simulated"]
     long = json.loads(memsim_("validate", str(COUNTERS), "--json")[1])
     assert long["not_replayed_tile_operations"] > 1e9
     assert "--times does it" in memsim_("validate", str(COUNTERS))[1]
@@ -158,7 +169,7 @@ def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
     assert "Not checked, because no row has a figure: blocks_per_sm, sm_cycles, event_time_s." in said
     assert 'Not read, because they are no columns of a measurement: "temperature_c".' in said
     assert "1 row had an error in place of figures, the first on line 3 (flash 8×1000×64" in said
-    assert "the L2 is not simulated" in said
+    assert "it is what a replay comes to" in said
     assert "Not compared, because nothing of the kind is simulated: instructions, mufu_instructions" in said
 
 
@@ -219,6 +230,103 @@ def test_files_with_fewer_columns_are_read(name: str, rows: int, failed: int) ->
     assert (code, err) == (0, "") and len(data["rows"]) == rows - len(data["failed_launches"])
     assert len(data["failed_launches"]) == failed
     assert "sram_fill_bytes" in data["unchecked_columns"] and data["spills"] == []
+
+
+# ---- replays, several files, outputs
+
+
+def test_what_the_l1_gives_back_is_simulated_and_the_claim_is_on_what_is_asked_for() -> None:
+    """A replay may find too much in the L1, which is an error of it and breaks no claim on what is counted."""
+    known = {"stack_bytes": 0}
+    row = row_of("qk", seq_len_q=256, seq_len_k=256, heads=1, values=known | {"sram_fill_bytes": 200_000})
+    (counted,) = (check for check in validation(row).rows[0].checks if check.column == "sram_fill_bytes")
+    # 16 tiles of S, each of 64 rows of Q and of K.
+    assert counted.relation == "at most" and counted.holds and counted.simulated == 16 * 2 * 64 * 64 * 2
+    checked = validate(Measurements((row,)), known=[{"sram_fill_bytes": 150_000}]).rows[0].checks[-1]
+    assert (checked.simulated, checked.counted, checked.holds) == (150_000, 262_144, True)
+    assert "262,144 are asked for" in checked.detail
+    more = dataclasses.replace(row, values=known | {"sram_fill_bytes": 262_176})
+    checked = validate(Measurements((more,)), known=[{"sram_fill_bytes": 150_000}]).rows[0].checks[-1]
+    assert checked.holds is False
+
+
+def test_rows_of_several_files_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    rows = measured_rows(**FLASH_ROW)[:2]
+    one = saved(tmp_path / "a", rows)
+    rows[1]["sram_fill_bytes"] = str(int(rows[1]["sram_fill_bytes"]) + 32)
+    other = saved(tmp_path / "b", rows)
+    code, out, err = memsim_("validate", one, other, "--json")
+    data = json.loads(out)
+    assert (code, err) == (1, "") and [(row["file"], row["line"]) for row in data["rows"]] == [
+        (one, 2), (one, 3), (other, 2), (other, 3),
+    ]  # fmt: skip
+    said = " ".join(memsim_("validate", one, other)[1].split())
+    assert f"Does not hold: line 3 of {other} (flash" in said
+    assert memsim_("validate", one, exported(tmp_path, long_format([FLASH])))[0] == 2
+
+
+def test_csv_has_a_line_for_every_column_of_every_row(tmp_path: Path) -> None:
+    path, rows = tmp_path / "out.csv", measured_rows(**FLASH_ROW)[:1]
+    code, out, _ = memsim_("validate", saved(tmp_path, rows), "--json", "--times", "--jobs", "1", "--csv", str(path))
+    checks = json.loads(out)["rows"][0]["checks"]
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert code == 0 and [line["column"] for line in lines] == [check["column"] for check in checks]
+    for line, check in zip(lines, checks, strict=True):
+        assert float(line["simulated"]) == check["simulated"] and float(line["measured"]) == check["measured"]
+        assert (float(line["error"]) if line["error"] else None) == check["error"]
+    assert {line["block_m"] for line in lines} == {"128"} and {line["seq_len_q"] for line in lines} == {"1000"}
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "html"])
+def test_a_plot_has_every_row_that_was_replayed(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    from memsim._validate_plot import chart
+
+    rows = measured_rows(**FLASH_ROW)[:2]
+    path = tmp_path / f"plot.{kind}"
+    assert memsim_("validate", saved(tmp_path, rows), "--times", "--jobs", "1", "--plot", str(path))[0] == 0
+    assert path.stat().st_size > 5_000
+    found = validate(read_measurements(saved(tmp_path, rows)), times=True)
+    times, reads = chart(found).to_dict()["hconcat"]
+    for panel, column, unit in ((times, "duration_s", 1e6), (reads, "hbm_read_bytes", 1e-6)):
+        (dots,) = (layer["data"]["values"] for layer in panel["layer"] if layer["mark"]["type"] == "point")
+        assert [dot["measured"] for dot in dots] == pytest.approx([float(row[column]) * unit for row in rows])
+
+
+def test_without_the_extra_a_plot_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    path = saved(tmp_path, measured_rows(**FLASH_ROW)[:1])
+    code, out, err = memsim_("validate", path, "--plot", str(tmp_path / "a.svg"))
+    assert (code, out) == (2, "") and "pip install 'memsim[plots]'" in err
+    code, _, err = memsim_("validate", path, "--plot", str(tmp_path / "a.gif"))
+    assert code == 2 and "give a file that ends in .svg, .png or .html" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--without", "l3"), "'l3' is no part of the model; give any of l2, contention"),
+        (("--jobs", "0"), '--jobs is "0"; give a whole number from 1 to 1024.'),
+        (("--json", "--markdown"), "--json and --markdown are two outputs: give one of them."),
+        (("--csv", "/no/such/folder/x.csv"), "which cannot be written"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_sentence(tmp_path: Path, args: tuple[str, ...], sentence: str) -> None:
+    code, out, err = memsim_("validate", saved(tmp_path, measured_rows(**FLASH_ROW)[:1]), *args)
+    assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memsim.validate.replay_rows", interrupted)
+    code, out, err = memsim_("validate", saved(tmp_path, measured_rows(**FLASH_ROW)[:1]))
+    assert (code, out) == (130, "") and "the same command goes on after them" in err
 
 
 # ---- exports

@@ -1,0 +1,213 @@
+"""The L2 between the SMs and HBM: what of memory it holds, in least recently used order, and what it still owes to HBM.
+
+It is kept in pieces. A tile that several blocks ask for (of K and V, in flash) is one piece. Of a tensor each byte of
+which a launch touches once (Q, O, S, P) a piece is a stretch of its rows; of those it matters how much is there from
+before, since that is what the next launch may find. A chip whose L2 is in partitions keeps a copy of shared data in
+each, so that takes room once a partition. Stores stay as dirty bytes, beyond a limit the oldest are written to HBM;
+what is evicted dirty is written too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from memsim.gpu import Gpu
+from memsim.machine.hbm import Hbm
+
+LEAST_PIECE_BYTES = 1 << 16
+MOST_PIECES = 1 << 13
+# Keys of pieces lie above every address, those of a tensor side by side: tensors start on different addresses, and have
+# fewer pieces than this.
+_PIECES = 1 << 62
+_PIECES_APART = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a load or store touches a tensor: `shared` if more than one block may ask for the same bytes, where the
+    tensor starts, the size of its pieces, the rows of a tile and of a head, the bytes of a tile's row, and those from
+    one row to the next."""
+
+    tensor: str
+    shared: bool
+    origin: int
+    piece_bytes: int
+    rows: int
+    rows_of_head: int
+    row_bytes: int
+    row_stride: int
+
+
+@dataclass
+class Tally:
+    """Bytes of one tensor that SMs asked the L2 for, and those that it had to get from HBM."""
+
+    read_bytes: int = 0
+    missed_bytes: int = 0
+
+
+class _Piece:
+    __slots__ = ("bytes", "copies", "dirty", "launch", "left", "ready")
+
+    def __init__(self, copies: int) -> None:
+        self.bytes = 0
+        self.copies = copies
+        self.dirty = 0
+        self.ready = 0
+        # What is there from before the launch, and not yet read in it.
+        self.launch = -1
+        self.left = 0
+
+
+class L2:
+    """The L2 of a GPU above its HBM. Times are picoseconds; calls come in order of time."""
+
+    def __init__(self, gpu: Gpu, hbm: Hbm) -> None:
+        assert gpu.l2 is not None
+        self._hbm = hbm
+        self._whole = self._capacity = gpu.l2.capacity_bytes
+        self._dirty_limit = gpu.l2.dirty_limit_bytes or gpu.l2.capacity_bytes
+        self._partitions = gpu.l2.partitions
+        self._pieces: OrderedDict[int, _Piece] = OrderedDict()
+        self._dirty: OrderedDict[int, _Piece] = OrderedDict()
+        self._used = 0
+        self._launch = 0
+        self.dirty_bytes = 0
+        self.tallies: dict[str, Tally] = {}
+
+    def begin_launch(self, local_bytes: int = 0) -> None:
+        """A further launch starts; what is there stays, but for the room of `local_bytes` that its threads spill."""
+        self._launch += 1
+        self._capacity = max(1, self._whole - local_bytes)
+        self._evict(0)
+        self.tallies = {}
+
+    def flush(self) -> None:
+        """Nothing is held any more; what was dirty is written without being counted."""
+        self._pieces.clear()
+        self._dirty.clear()
+        self._used = self.dirty_bytes = 0
+
+    def settle(self) -> None:
+        """All that was on its way has arrived."""
+        for piece in self._pieces.values():
+            piece.ready = 0
+
+    def read(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
+        """(bytes that come from HBM, when they are in the L2) for a load that arrives now. Tiles that follow each other
+        along a loop may be loaded together; those of a shared tensor are then one piece."""
+        tally = self.tallies.get(access.tensor)
+        if tally is None:
+            tally = self.tallies[access.tensor] = Tally()
+        tally.read_bytes += n_bytes
+        if access.shared:
+            piece = self._pieces.get(address)
+            if piece is not None and piece.bytes >= n_bytes:
+                self._pieces.move_to_end(address)
+                return 0, piece.ready
+            ready = self._hbm.read(now, n_bytes - (piece.bytes if piece is not None else 0))
+            missed = self._fill(now, address, n_bytes, self._partitions)
+            self._pieces[address].ready = ready
+            tally.missed_bytes += missed
+            return missed, ready
+        parts = _parts(access, address, n_bytes)
+        missed = sum(self._read_once(now, key, part, access.piece_bytes) for key, part in parts)
+        tally.missed_bytes += missed
+        return missed, self._hbm.read(now, missed) if missed else now
+
+    def write(self, now: int, access: Access, address: int, n_bytes: int) -> None:
+        """A store that arrives now. Nothing is read for it: stores fill whole sectors."""
+        for key, part in ((address, n_bytes),) if access.shared else _parts(access, address, n_bytes):
+            piece = self._pieces.get(key)
+            if piece is None:
+                piece = self._pieces[key] = _Piece(1)
+            else:
+                self._pieces.move_to_end(key)
+            limit = n_bytes if access.shared else access.piece_bytes
+            grown = max(0, min(limit, piece.bytes + part) - piece.bytes)
+            piece.bytes += grown
+            self._used += grown * piece.copies
+            dirtied = max(0, min(limit, piece.dirty + part) - piece.dirty)
+            piece.dirty += dirtied
+            self.dirty_bytes += dirtied
+            self._dirty[key] = piece
+            self._dirty.move_to_end(key)
+        while self.dirty_bytes > self._dirty_limit and self._dirty:
+            _, oldest = self._dirty.popitem(last=False)
+            self._clean(now, oldest)
+        self._evict(now)
+
+    def _read_once(self, now: int, key: int, n_bytes: int, limit: int) -> int:
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = _Piece(1)
+        # What of it is not yet read grows no younger by this.
+        if piece.launch != self._launch:
+            piece.launch, piece.left = self._launch, piece.bytes
+        found = min(n_bytes, piece.left)
+        piece.left -= found
+        # A sector that lies in two tiles or rows is fetched once.
+        missed = min(n_bytes - found, max(0, limit - piece.bytes))
+        if missed:
+            piece.bytes += missed
+            self._used += missed
+            self._evict(now)
+        return missed
+
+    def _fill(self, now: int, key: int, n_bytes: int, copies: int) -> int:
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = _Piece(copies)
+        else:
+            self._pieces.move_to_end(key)
+        missed = n_bytes - piece.bytes
+        self._used += missed * piece.copies
+        piece.bytes = n_bytes
+        self._evict(now)
+        return missed
+
+    def _evict(self, now: int) -> None:
+        while self._used > self._capacity and len(self._pieces) > 1:
+            key, piece = self._pieces.popitem(last=False)
+            self._used -= piece.bytes * piece.copies
+            if piece.dirty:
+                del self._dirty[key]
+                self._clean(now, piece)
+
+    def _clean(self, now: int, piece: _Piece) -> None:
+        self._hbm.write(now, piece.dirty)
+        self.dirty_bytes -= piece.dirty
+        piece.dirty = 0
+
+
+def piece_bytes_of(total_bytes: int, row_bytes: int) -> int:
+    """How long the pieces of a tensor are: so that there are not too many, and whole rows where rows are short."""
+    least = max(LEAST_PIECE_BYTES, -(-total_bytes // MOST_PIECES))
+    return max(1, least // row_bytes) * row_bytes if row_bytes else least
+
+
+def _parts(access: Access, address: int, n_bytes: int) -> list[tuple[int, int]]:
+    """The pieces that tiles side by side touch, with the bytes in each."""
+    size = access.piece_bytes
+    at = address - access.origin
+    key = _PIECES + access.origin * _PIECES_APART
+    if access.row_bytes == access.row_stride:
+        first, last = at // size, (at + n_bytes - 1) // size
+        if first == last:
+            return [(key + first, n_bytes)]
+        between = [(key + n, size) for n in range(first + 1, last)]
+        return [(key + first, (first + 1) * size - at), *between, (key + last, at + n_bytes - last * size)]
+    # Pieces are whole rows, and each gets the share of its rows.
+    per_piece = size // access.row_stride
+    row = at // access.row_stride
+    rows = min(access.rows, access.rows_of_head - row % access.rows_of_head)
+    first, last = row // per_piece, (row + rows - 1) // per_piece
+    if first == last:
+        return [(key + first, n_bytes)]
+    parts, given = [], 0
+    for n in range(first, last + 1):
+        upto = n_bytes * (min(row + rows, (n + 1) * per_piece) - row) // rows
+        parts.append((key + n, upto - given))
+        given = upto
+    return parts

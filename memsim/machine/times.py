@@ -1,0 +1,51 @@
+"""From a machine description to what a core takes: rates of one sub-partition, and the memory as an SM sees it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memsim.gpu import Gpu
+from memsim.machine.core import CoreTimes
+
+WARP_LANES = 32
+_WORD_OF_WARP_BYTES = 128
+_COPY_WORDS = 4
+# Multiplications and additions of one warp's mma.m16n8k16, twice their number (PTX ISA, mma.sync).
+_MMA_FLOP = 2 * 16 * 8 * 16
+
+
+@lru_cache(maxsize=64)
+def core_times(gpu: Gpu, dtype: str) -> CoreTimes:
+    """The core of a machine that has [sm.core] and [calibrated]. A pipe that runs `n` lanes a clock in the whole SM
+    takes a warp's instruction for 32 · sub-partitions / n cycles."""
+    core, fitted = gpu.sm.core, gpu.calibrated
+    assert core is not None and fitted is not None
+    parts = core.sub_partitions
+    lanes = WARP_LANES * parts
+    word = _WORD_OF_WARP_BYTES * parts / gpu.sm.sram.bandwidth_bytes_per_clock
+    return CoreTimes(
+        sub_partitions=parts,
+        fma=lanes / gpu.sm.pipes.alu_per_clock["float32"],
+        integer_multiply=lanes / core.multiply_per_clock,
+        alu=lanes / core.integer_per_clock,
+        convert=lanes / core.conversion_per_clock,
+        exp=lanes / gpu.sm.pipes.exp_per_clock["float32"],
+        uniform=1.0,
+        lsu_word=word,
+        copy=word * _COPY_WORDS,
+        mma=_MMA_FLOP * parts / fitted.mma_flop_per_clock,
+        product_flop_per_cycle=gpu.sm.pipes.dot_flop_per_clock(dtype),
+        sram_bytes_per_cycle=gpu.sm.sram.bandwidth_bytes_per_clock,
+        exp_latency=fitted.exp_cycles,
+        shuffle_latency=fitted.shuffle_cycles,
+        sram_latency=fitted.sram_cycles,
+        uniform_latency=fitted.uniform_cycles,
+        operand_latency=fitted.operand_cycles,
+        product_start=fitted.product_start_cycles,
+        product_latency=fitted.product_end_cycles,
+        barrier=fitted.barrier_cycles,
+        fence=fitted.fence_cycles,
+        spill_latency=fitted.spill_cycles,
+        copies_at_banks=fitted.copies_at_banks,
+        tensor_contention=fitted.tensor_contention_cycles,
+    )
