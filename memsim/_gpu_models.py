@@ -218,8 +218,8 @@ class Calibrated(_Part):
     )
     clock_hz: _Hertz = Field(description="the clock while matrix products run")
     idle_tensor_clock_hz: _Hertz = Field(description="the clock in kernels without matrix products")
-    throttle_share: _SmallShare = Field(
-        description="share of the clock that is lost in the end where products run and HBM and L2 are both saturated"
+    throttle_share: _Share = Field(
+        description="share of the clock that is lost in the end where products fill all time, HBM and L2 saturated"
     )
     throttle_s: _Seconds = Field(description="time in which it is lost, but for one part in e")
     hbm_efficiency: _Share = Field(description="share of HBM's bandwidth that streams reach")

@@ -27,7 +27,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "warp_start_cycles": (10, 80),
     "drain_cycles": (100, 2500),
     "block_spread": (0.005, 0.08),
-    "throttle_share": (0.05, 0.45),
+    "throttle_share": (0.1, 0.95),
     "throttle_s": (3e-5, 1e-3),
     "hbm_efficiency": (0.8, 0.95),
     "hbm_copy_cycles": (400, 1500),

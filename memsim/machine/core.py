@@ -316,12 +316,14 @@ class _Warp:
                     if ready > now:
                         # Its own dependences hold nobody else up.
                         yield timeout(ready - env.now)
+                    while pipe >= 0 and free[pipe] > ready:
+                        # Nor does a pipe that is in use: the slot goes to who can issue.
+                        waited[_WAIT_OF_PIPE[pipe]] += free[pipe] - ready
+                        ready = free[pipe]
+                        yield timeout(ready - env.now)
                     if pipes.issue > ready:
                         waited[_FOR_ALU] += pipes.issue - ready
                         ready = pipes.issue
-                    if pipe >= 0 and free[pipe] > ready:
-                        waited[_WAIT_OF_PIPE[pipe]] += free[pipe] - ready
-                        ready = free[pipe]
                     now = ready
                     pipes.issue = now + 1.0
                     if pipe >= 0:

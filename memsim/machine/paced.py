@@ -38,6 +38,8 @@ _CARVE_OUTS_KIB = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
 _PREFERS_SRAM_ABOVE_BYTES = 48 << 10
 _WARP_THREADS = 32
 _MILLION = 10**6
+# Where threads spill: above every tensor.
+_STACK = Access("stack", True, 1 << 60, 1, 1, 1, 1, 1)
 # Multiples of it, less their whole parts, spread evenly however many there are.
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -182,7 +184,7 @@ class PacedRun:
             busy=busy,
             waited=waited,
             waiting_for_memory=self._waiting(total),
-            clock_hz=self._clock_after(seconds(total), after[0] + after[1] - before[0] - before[1]),
+            clock_hz=self._clock_after(seconds(total), after[0] - before[0], busy["tensor"]),
             replayed_by="instructions",
             dirty_bytes_at_end=self._memory.dirty_bytes,
             tallies=self._memory.tallies,
@@ -202,13 +204,13 @@ class PacedRun:
             sm.resident += not first
             first = False
             for coordinates in self._order.units_of_block(plan.axes, block):
-                yield from self._unit(sm, coordinates, self._slowness(block))
+                yield from self._unit(sm, coordinates, block)
             # A block's place is free when what it stored has been taken; until the next one runs it takes no pipe.
             sm.resident -= 1
             yield env.timeout(self._drain_ps)
             self._last_end_ps = max(self._last_end_ps, int(env.now))
 
-    def _unit(self, sm: _Sm, coordinates: Environment, slowness: float) -> Generator[simpy.Event, Any, None]:
+    def _unit(self, sm: _Sm, coordinates: Environment, block: int) -> Generator[simpy.Event, Any, None]:
         """What a block does for one place in the grid."""
         env, plan = self._env, self._plan
         entered = False
@@ -225,11 +227,12 @@ class PacedRun:
                     entered = True
                     yield env.timeout(self._spend(sm, cold, self._step(sm, cold).enter) + late)
                     cold, late = False, 0
-                yield from self._loop(sm, step[1], coordinates, loop, slowness)
+                yield from self._loop(sm, step[1], coordinates, loop, self._slowness(block))
                 loop += 1
             elif code == STORE:
                 move = plan.body.moves[step[1]]
                 late = max(late, self._store(move.access, *move.at(coordinates)[::-1]))
+        late = max(late, self._spill(block))
         steps = self._step(sm, cold)
         yield env.timeout(self._spend(sm, cold, steps.exit + (0 if entered else steps.enter)) + late)
         self._queued_ps += late
@@ -315,6 +318,17 @@ class PacedRun:
             l2.write(now, access, address, n_bytes)
         return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
 
+    def _spill(self, block: int) -> int:
+        """Write what a block spills to its place in memory, which the next one in its slot writes over. The L1 writes
+        through; it only saves reads."""
+        l2, hbm = self._memory.l2, self._memory.hbm
+        if l2 is None or not self._compiled.spilled_bytes:
+            return 0
+        now = int(self._env.now)
+        place = block % (self._per_sm * len(self._sms)) * self._compiled.spilled_bytes
+        l2.write(now, _STACK, _STACK.origin + place, self._compiled.spilled_bytes)
+        return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
+
     def _in_l1(self, sm: _Sm, address: int, n_bytes: int) -> bool:
         """Whether a plain load finds its tile in the L1, and have it there from now on."""
         if sm.cached.pop(address, None) is not None:
@@ -397,16 +411,16 @@ class PacedRun:
         together = sum(share * self._pace(*key).waited["memory"] ** key[0] for key, share in times.items())
         return queued + (1.0 - queued) * together / max(1.0, sum(times.values()))
 
-    def _clock_after(self, time_s: float, hbm_bytes: int) -> float:
-        """The mean clock of the launch. Power is short where products run beside more traffic than saturates HBM or
-        the L2 alone; such a launch waits for memory, so that its time stays as it is."""
+    def _clock_after(self, time_s: float, hbm_read_bytes: int, tensor_busy: float) -> float:
+        """The mean clock of the launch. Power is short where products run while more is read than saturates HBM or the
+        L2 alone; such a launch waits for memory, so that its time stays as it is."""
         gpu, fitted = self._gpu, self._fitted
         if not self._products or time_s <= 0 or gpu.l2 is None or not fitted.throttle_s:
             return self._clock_hz
-        hbm = hbm_bytes / (gpu.hbm.bandwidth_bytes_per_s * fitted.hbm_efficiency)
-        l2 = (self._fill_bytes + self._store_bytes) / gpu.l2.bandwidth_bytes_per_s
-        excess = min(1.0, max(0.0, (hbm + l2) / time_s - 1.0))
-        return self._clock_hz * (1.0 - fitted.throttle_share * excess * (1.0 - math.exp(-time_s / fitted.throttle_s)))
+        hbm = hbm_read_bytes / (gpu.hbm.bandwidth_bytes_per_s * fitted.hbm_efficiency)
+        l2 = self._fill_bytes / gpu.l2.bandwidth_bytes_per_s
+        lost = fitted.throttle_share * min(1.0, max(0.0, (hbm + l2) / time_s - 1.0)) * tensor_busy
+        return self._clock_hz * max(0.5, 1.0 - lost * (1.0 - math.exp(-time_s / fitted.throttle_s)))
 
     def _slowness(self, number: int) -> float:
         """How much longer a block takes than the mean: SMs lie at different distances from the L2, and blocks that

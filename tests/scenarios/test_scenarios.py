@@ -261,7 +261,7 @@ def test_predictions_are_near_what_was_measured() -> None:
 
 def test_grid_orders_come_in_the_order_measured() -> None:
     lines = rows(stored("grid_orders"), r"\d+×\S+( causal)? +[a-z]+(-[a-z]+)* ")
-    found = {tuple(line.split()[-5:-4]) + (line.split()[0],): numbers(line)[-4:] for line in lines}
+    found = {(line.split()[-5], line.split()[0]): numbers(line)[-4:] for line in lines}
     assert len(found) == 8
     causal = {key: figures for key, figures in found.items() if key[1] == "16×4096×128"}
     assert sorted(causal, key=lambda key: causal[key][0]) == sorted(causal, key=lambda key: causal[key][1])

@@ -103,7 +103,7 @@ def test_who_waits_for_a_result_waits_for_its_latency() -> None:
 
 @pytest.mark.parametrize(
     "kind, latency, cause",
-    [(s.EXP, 20, "exp"), (s.CONVERT, 20, "exp"), (s.SHUFFLE, 24, "sram"), (s.UNIFORM, 10, "alu"), (s.MMA, 33, "tensor"),
+    [(s.EXP, 20, "exp"), (s.CONVERT, 20, "exp"), (s.SHUFFLE, 24, "sram"), (s.UNIFORM, 10, "alu"), (s.MMA, 22, "tensor"),
      (s.SRAM, 22, "sram")],
 )  # fmt: skip
 def test_latencies_by_kind(kind: int, latency: int, cause: str) -> None:
