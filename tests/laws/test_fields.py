@@ -157,6 +157,6 @@ def test_a_field_that_decided_nothing_would_be_seen(monkeypatch: pytest.MonkeyPa
 def test_a_field_that_nobody_reads_is_noticed(key: str) -> None:
     """The planted fault: a label, held to the law with values that it may have."""
     base = machine("h200")
-    value = {"name": "another", "validation": "measured"}[key]
+    value = {"name": "another", "validation": "datasheet"}[key]
     assert value != value_of(base, key)
     assert all(outcome(override(base, {key: value}), scenario) == outcome(base, scenario) for scenario in SCENARIOS)
