@@ -27,7 +27,7 @@ _FOR_TENSOR, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_MEMORY, _FOR_ORDER = range(6)
 _WAIT_OF_PIPE = (_FOR_ALU, _FOR_ALU, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_TENSOR, _FOR_SRAM)
 _WORD_OF_WARP_BYTES = 128
 _PRODUCT_ROWS, _PRODUCT_DEPTH, _ELEMENT_BYTES = 64, 16, 2
-# Cycles from an issue until its operands are read, where the compiler has something wait for that.
+# Cycles between the starts of blocks that share an SM.
 _STAGGER = 211.0
 # Cycles' worth of stores that wait on their way out of an SM before the next one has to.
 _STORE_QUEUE = 256.0

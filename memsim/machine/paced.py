@@ -21,6 +21,7 @@ from memsim.gpu import Gpu
 from memsim.grid import GridOrder
 from memsim.machine.clock import PS_PER_S, duration_ps, seconds
 from memsim.machine.core import MemoryTimes
+from memsim.machine.handout import Handout
 from memsim.machine.l2 import Access
 from memsim.machine.levels import Memory
 from memsim.machine.pace import Pace, pace_of
@@ -46,8 +47,6 @@ _GOLDEN_RATIO = 0.6180339887498949
 FEWEST_STEPS, MOST_STEPS, STEPS_OF_ALL_BLOCKS = 16, 64, 1 << 20
 """Steps in which a loop is replayed at most, fewer where there are many blocks; of a loop with more trips a step is
 several."""
-
-Moves = list[tuple[Access, list[int], int, int]]
 
 
 @dataclass(frozen=True)
@@ -118,9 +117,9 @@ class PacedRun:
         self._memory = memory
         self._plan = plan
         self._order = order
-        self._blocks = order.blocks(plan.axes)
+        self._handout = Handout(plan.name, plan.axes, order, progress)
+        self._blocks = self._handout.blocks
         self._compiled = compiled
-        self._progress = progress
         self._without = without
         kinds = {i[0] for segment in compiled.stream.segments for i in segment.instructions}
         products = bool(kinds & {PRODUCT, MMA})
@@ -148,8 +147,6 @@ class PacedRun:
         self._queued_ps = 0
         self._strides: dict[int, int] = {}
         self._most_steps = max(FEWEST_STEPS, min(MOST_STEPS, STEPS_OF_ALL_BLOCKS // max(1, self._blocks)))
-        self._next_block = 0
-        self._report_every = max(1, self._blocks // 200)
         self._fill_bytes = self._store_bytes = self.l1_hit_bytes = 0
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
@@ -196,7 +193,7 @@ class PacedRun:
         plan = self._plan
         yield env.timeout(self._begin_ps - int(env.now))
         first = True
-        while (block := self._take_block()) is not None:
+        while (block := self._handout.take()) is not None:
             # An SM starts one warp after the other.
             now = int(env.now)
             sm.started_ps = max(sm.started_ps, now) + self._start_ps
@@ -340,15 +337,6 @@ class PacedRun:
         while sm.cached_bytes > self._l1_bytes:
             sm.cached_bytes -= sm.cached.popitem(last=False)[1]
         return False
-
-    def _take_block(self) -> int | None:
-        block = self._next_block
-        if block >= self._blocks:
-            return None
-        self._next_block = block + 1
-        if self._progress is not None and block % self._report_every == 0:
-            self._progress(self._plan.name, block, self._blocks)
-        return block
 
     def _spend(self, sm: _Sm, cold: bool, duration: int) -> int:
         key = (sm.resident, cold)

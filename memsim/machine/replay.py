@@ -17,6 +17,7 @@ import simpy
 from memsim.gpu import Gpu
 from memsim.grid import GridOrder
 from memsim.machine.clock import duration_ps, seconds
+from memsim.machine.handout import Handout
 from memsim.machine.l2 import Access
 from memsim.machine.levels import BUSY, Memory
 from memsim.machine.link import host_transfer_ps
@@ -133,10 +134,7 @@ class _LaunchRun:
         self._clock_hz = gpu.sm.clock_hz
         self._plan = plan
         self._order = order
-        self._blocks = order.blocks(plan.axes)
-        self._progress = progress
-        self._next_block = 0
-        self._report_every = max(1, self._blocks // 200)
+        self._handout = Handout(plan.name, plan.axes, order, progress)
         self._sram_rate = gpu.sm.sram.bandwidth_bytes_per_clock * gpu.sm.clock_hz
         self._sram_durations: dict[int, int] = {}
         self._waited_ps = [0] * len(WAITED_FOR)
@@ -146,9 +144,9 @@ class _LaunchRun:
         self._last_landing_ps = int(env.now)
         self._last_block_end_ps = int(env.now)
         self.end_ps = int(env.now)
-        self._sms = [Sm() for _ in range(min(gpu.sm.count, self._blocks))]
+        self._sms = [Sm() for _ in range(min(gpu.sm.count, self._handout.blocks))]
         self._sm_count = gpu.sm.count
-        slots = min(per_sm, -(-self._blocks // len(self._sms)))
+        slots = min(per_sm, -(-self._handout.blocks // len(self._sms)))
         for _ in range(slots):
             for sm in self._sms:
                 env.process(self._slot(sm))
@@ -189,20 +187,10 @@ class _LaunchRun:
             tallies=self._memory.tallies,
         )
 
-    def _take_block(self) -> int | None:
-        """The next block in linear order, or None when all are handed out."""
-        block = self._next_block
-        if block >= self._blocks:
-            return None
-        self._next_block = block + 1
-        if self._progress is not None and block % self._report_every == 0:
-            self._progress(self._plan.name, block, self._blocks)
-        return block
-
     def _slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
         env = self._env
         slots = [_NOTHING_PENDING] * self._plan.slots
-        while (block := self._take_block()) is not None:
+        while (block := self._handout.take()) is not None:
             sm.enter(int(env.now))
             for coordinates in self._order.units_of_block(self._plan.axes, block):
                 yield from self._body(self._plan.body, coordinates, sm, slots)

@@ -17,6 +17,7 @@ from memsim import Attention, Gpu, Launch, MemsimError, Result, Tile, load_gpu, 
 from memsim.calibrate import BOUNDS
 from memsim.gpu import override
 from memsim.machine import paced
+from memsim.machine.handout import Handout
 from memsim.machine.pace import pace_of
 
 from .problems import scaled
@@ -142,9 +143,9 @@ def test_more_sms_take_no_longer_and_more_work_no_less() -> None:
 
 
 FAULTS: dict[str, Any] = {
-    "trips take no time": ("_step", lambda right: lambda self, sm, cold: paced._Steps(1, 1, (0,))),
-    "half the blocks": ("_take_block", lambda right: lambda self: None if self._next_block > 3 else right(self)),
-    "an endless clock": ("_ps", lambda right: lambda self, cycles: right(self, cycles / 50)),
+    "trips take no time": (paced.PacedRun, "_step", lambda right: lambda self, sm, cold: paced._Steps(1, 1, (0,))),
+    "half the blocks": (Handout, "take", lambda right: lambda self: None if self._next > 3 else right(self)),
+    "an endless clock": (paced.PacedRun, "_ps", lambda right: lambda self, cycles: right(self, cycles / 50)),
 }
 
 
@@ -157,7 +158,7 @@ def test_a_fault_breaks_a_roofline(fault: str, monkeypatch: pytest.MonkeyPatch) 
         check_rooflines(simulate("flash", problem, gpu=gpu, tile=TILES[0]).launches[0], gpu)
 
     check()
-    name, faulty = FAULTS[fault]
-    monkeypatch.setattr(paced.PacedRun, name, faulty(getattr(paced.PacedRun, name)))
+    owner, name, faulty = FAULTS[fault]
+    monkeypatch.setattr(owner, name, faulty(getattr(owner, name)))
     with pytest.raises(AssertionError):
         check()
