@@ -126,7 +126,8 @@ def _writer(gpu: str, path: str, judge: str | None, out: MachineFile | None) -> 
 
 
 def sources_of(found: Calibration, path: str, judge: str | None) -> dict[str, str]:
-    """Where the constants that were fitted or read off come from, as their file says it."""
+    """Where the constants that were fitted or read off come from, as their file says it. Of those that are as before
+    nothing new is said: the rows may not have told them apart."""
     from memsim.calibrate import BOUNDS, CLOCKS
 
     date = datetime.now(UTC).date().isoformat()
@@ -141,7 +142,9 @@ def sources_of(found: Calibration, path: str, judge: str | None) -> dict[str, st
     if found.judged is not None and judge is not None:
         said += f"; on {found.judged.rows} rows of {Path(judge).name} {_percent(found.judged.mean)}"
     clock = f"the median of cycles over seconds, {Path(path).name}, {date}"
-    return {**dict.fromkeys(BOUNDS, said), **dict.fromkeys(CLOCKS, clock)}
+    before = found.before.model_dump()
+    changed = {name for name, value in found.constants.model_dump().items() if value != before[name]}
+    return {name: clock if name in CLOCKS else said for name in (*BOUNDS, *CLOCKS) if name in changed}
 
 
 def _percent(share: float) -> str:

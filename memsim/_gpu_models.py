@@ -115,6 +115,7 @@ _Cycles = Annotated[float, Quantity("cycles", 0, 1e6)]
 _Share = Annotated[float, Quantity("", 1e-3, 1)]
 _SmallShare = Annotated[float, Quantity("", 0, 0.5)]
 _Factor = Annotated[float, Quantity("", 0, 100)]
+_Cost = Annotated[float, Quantity("", 0.01, 100)]
 _Partitions = Annotated[int, Quantity("partitions", 1, 16, whole=True)]
 _Stages = Annotated[int, Quantity("stages", 1, 64, whole=True)]
 _Registers = Annotated[int, Quantity("registers", 1, 1e9, whole=True)]
@@ -233,11 +234,11 @@ class Calibrated(_Part):
         description="share of a warp's time spent waiting for copies from which on blocks go in step, and their "
         "requests are merged before the L2"
     )
-    outward_bytes_per_clock: _BytesPerClock = Field(description="of stores, out of an SM")
+    store_cost: _Cost = Field(description="bandwidth of the L2 that a stored byte takes, in bytes")
     mma_flop_per_clock: _PerClock = Field(description="of one SM, matrix products of single warps")
     product_start_cycles: _Cycles = Field(description="from the issue of a warp group's product to its start")
     product_end_cycles: _Cycles = Field(description="from its end until who waits for it goes on")
-    tensor_contention_cycles: _Cycles = Field(description="what an instruction takes more beside a running product")
+    tensor_contention_cycles: _Cycles = Field(description="what arithmetic takes more beside a running product")
     exp_cycles: _Cycles = Field(description="latency of the exp pipe and of conversions")
     shuffle_cycles: _Cycles = Field(description="latency of a shuffle")
     sram_cycles: _Cycles = Field(description="latency of SRAM")

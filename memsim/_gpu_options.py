@@ -23,6 +23,8 @@ _BY_SUFFIX: Mapping[str, _Parse] = {
     "_bytes": parse_bytes,
     "_hz": parse_hertz,
     "_s": parse_seconds,
+    # Constants that were fitted are no whole numbers.
+    "calibrated": parse_number,
 }
 _TEXT_KEYS = ("name", "architecture", "validation")
 _GIVEN = "given by the caller in place of the file's"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memsim.attention import Attention
-from memsim.gpu import Gpu
+from memsim.gpu import Gpu, gpu_names, load_gpu
 from memsim.resources import Resources
 from memsim.tile import Tile
 from memsim.trace import LaunchTrace
@@ -45,16 +45,20 @@ def _times(gpu: Gpu, names: Sequence[str], replayed_by: Sequence[str | None]) ->
     by_instructions = [name for name, by in zip(names, replayed_by, strict=True) if by == BY_INSTRUCTIONS]
     if by_instructions:
         of = "" if not by_trace else f" of {_listed(by_instructions)}"
-        yield (
-            f"Times{of} are those of the compiled kernels' instructions, with constants calibrated on {_an(gpu)}; "
-            "docs/validation.md says how far off they are."
-        )
+        rests = f"constants calibrated on {_an(gpu)}; docs/validation.md says how far off they are"
+        if not _is_shipped(gpu):
+            rests = "the constants of its [calibrated] table; they were held against no hardware like this"
+        yield f"Times{of} are those of the compiled kernels' instructions, with {rests}."
     if by_trace and gpu.architecture is not None:
         why = ""
         if gpu.calibrated is not None:
             why = ", because no instructions of a kernel with this tile are known (--resources compiled may find some)"
         of = "" if not by_instructions else f" of {_listed(by_trace)}"
         yield f"Times{of} follow from the trace and data-sheet rates{why}: they were held against no hardware."
+
+
+def _is_shipped(gpu: Gpu) -> bool:
+    return gpu.name in gpu_names() and load_gpu(gpu.name) == gpu
 
 
 def _an(gpu: Gpu) -> str:

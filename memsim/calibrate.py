@@ -37,7 +37,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "load_cycles": (400, 2000),
     "merged_share": (0.6, 1.0),
     "lockstep_wait_share": (0.02, 0.3),
-    "outward_bytes_per_clock": (8, 64),
+    "store_cost": (1, 6),
     "mma_flop_per_clock": (800, 3000),
     "product_start_cycles": (4, 60),
     "product_end_cycles": (10, 80),

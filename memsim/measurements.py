@@ -248,6 +248,10 @@ def _row(cells: Mapping[str, str], number: int, gpu: Gpu | None) -> Measurement:
     return Measurement(problem=problem, values=values, error=cells.get(ERROR.name, ""), line=number, **keys)  # type: ignore[arg-type]
 
 
+# No kernel runs with none of them.
+_AT_LEAST_ONE = ("registers", "blocks_per_sm")
+
+
 def _read(faults: list[str], name: str, text: str, kind: str) -> int | float | None:
     """The number in a cell; None and a fault noted if there is none."""
     if kind == "flag":
@@ -259,5 +263,8 @@ def _read(faults: list[str], name: str, text: str, kind: str) -> int | float | N
     if value is None or (kind == "count" and not isinstance(value, int)):
         right = "a whole number" if kind == "count" else "a number"
         faults.append(f"{name} is {quoted(text)}; give {right} from 0 to 2^62, without a unit.")
+        return None
+    if name in _AT_LEAST_ONE and value < 1:
+        faults.append(f"{name} is 0; give a whole number from 1 to 2^62, or leave it empty.")
         return None
     return value if kind == "count" else float(value)

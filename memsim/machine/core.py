@@ -27,8 +27,6 @@ _FOR_TENSOR, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_MEMORY, _FOR_ORDER = range(6)
 _WAIT_OF_PIPE = (_FOR_ALU, _FOR_ALU, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_TENSOR, _FOR_SRAM)
 _WORD_OF_WARP_BYTES = 128
 _PRODUCT_ROWS, _PRODUCT_DEPTH, _ELEMENT_BYTES = 64, 16, 2
-# Cycles between the starts of blocks that share an SM.
-_STAGGER = 211.0
 # Cycles' worth of stores that wait on their way out of an SM before the next one has to.
 _STORE_QUEUE = 256.0
 
@@ -36,8 +34,8 @@ _STORE_QUEUE = 256.0
 @dataclass(frozen=True)
 class CoreTimes:
     """What a sub-partition takes, in cycles: a warp's instruction on a pipe, and latencies. Of what the whole SM
-    shares, `sub_partitions` times what the SM takes. `tensor_contention` is what issuing beside a running product costs
-    more; `depend` off leaves the compiler's waits out, `share` off gives each block pipes of its own."""
+    shares, `sub_partitions` times what the SM takes. `tensor_contention` is what arithmetic beside a running product
+    costs more; `depend` off leaves the compiler's waits out, `share` off gives each block pipes of its own."""
 
     sub_partitions: int
     fma: float
@@ -69,7 +67,7 @@ class CoreTimes:
 
 @dataclass(frozen=True)
 class MemoryTimes:
-    """What lies behind the SM, as its copies see it: bytes a cycle into the SM and out of it, latencies in cycles (of
+    """What lies behind the SM, as its copies see it: bytes a cycle into the SM or out of it, latencies in cycles (of
     a block's first boxes that of their descriptors besides), the share of spilled words that the L1 no longer holds."""
 
     bytes_per_cycle: float
@@ -102,10 +100,12 @@ def run_core(
     memory: MemoryTimes,
     box_bytes: int = 0,
     groups: int = 1,
+    apart_cycles: float = 0.0,
 ) -> CoreRun:
     """Run `blocks` blocks side by side, each with `warps` warps in the sub-partition and so many trips of each loop.
 
     `box_bytes` is what one copy by descriptor moves. The warps of a block meet at barriers in so many groups apart.
+    One block starts `apart_cycles` after the other.
     """
     env = simpy.Environment(initial_time=0)
     segments = _resolved(stream, trips, core, memory)
@@ -116,7 +116,7 @@ def run_core(
         pipes = shared if core.share else _Pipes()
         warped += [_Warp(env, block, pipes, core, memory, box_bytes, leads=w == 0) for w in range(warps)]
         for warp in warped[-warps:]:
-            env.process(warp.run(segments, number * _STAGGER))
+            env.process(warp.run(segments, number * apart_cycles))
     env.run()
     count = len(warped)
     all_pipes = {id(warp.pipes): warp.pipes for warp in warped}.values()
@@ -135,10 +135,11 @@ class _Pipes:
         self.free = [0.0] * len(PIPES)
         self.busy = [0.0] * len(PIPES)
         self.issue = 0.0
-        # When products compute, from when to when: their accumulators then take most of the registers' ports.
+        # When products compute, from when to when: their accumulators then take registers' ports that arithmetic needs.
         self.running: deque[tuple[float, float]] = deque()
-        self.inward = 0.0
-        self.outward = 0.0
+        # The way to the L2 and back, and when the last store is through it.
+        self.way = 0.0
+        self.stored = 0.0
 
 
 class _Block:
@@ -332,7 +333,7 @@ class _Warp:
                         running = pipes.running
                         while running and running[0][1] <= now:
                             running.popleft()
-                        if running and running[0][0] <= now:
+                        if pipe <= _ALU and running and running[0][0] <= now:
                             pipes.issue += core.tensor_contention
                     if now > env.now:
                         yield timeout(now - env.now)
@@ -366,8 +367,8 @@ class _Warp:
                             taken[segment.loop] = used + needed
                         if needed:
                             n_bytes = amount if kind == s.COPY else self._box_bytes
-                            through = (pipes.inward if pipes.inward > now else now) + n_bytes / inward
-                            pipes.inward = through
+                            through = (pipes.way if pipes.way > now else now) + n_bytes / inward
+                            pipes.way = through
                             written = n_bytes * copied_at_banks
                             free[_BANKS] = (free[_BANKS] if free[_BANKS] > now else now) + written
                             busy[_BANKS] += written
@@ -397,14 +398,16 @@ class _Warp:
                                 now = float(env.now)
                         if now + core.barrier > then:
                             then = now + core.barrier
-                    elif kind == s.LOAD or (kind == s.SPILL_LOAD and amount):
-                        pipes.inward = (pipes.inward if pipes.inward > now else now) + amount / inward
-                        latency += pipes.inward - now
-                    elif kind == s.STORE or (kind == s.SPILL_STORE and amount):
-                        pipes.outward = max(pipes.outward, now) + amount / memory.store_bytes_per_cycle
+                    elif kind in (s.LOAD, s.SPILL_LOAD, s.SPILL_STORE) and amount:
+                        pipes.way = (pipes.way if pipes.way > now else now) + amount / inward
+                        if kind != s.SPILL_STORE:
+                            latency += pipes.way - now
+                    elif kind == s.STORE:
+                        pipes.way = (pipes.way if pipes.way > now else now) + amount / memory.store_bytes_per_cycle
+                        pipes.stored = pipes.way
                         # A store that finds too many before it holds its warp up.
-                        if pipes.outward - _STORE_QUEUE > then:
-                            then = pipes.outward - _STORE_QUEUE
+                        if pipes.stored - _STORE_QUEUE > then:
+                            then = pipes.stored - _STORE_QUEUE
                     elif kind == s.FENCE:
                         then = now + core.fence
                     if writes != s.NO_BARRIER:
@@ -418,4 +421,4 @@ class _Warp:
                     if then > now:
                         yield timeout(then - env.now)
                     now = then
-        self.ended = max(now, pipes.outward) - start
+        self.ended = max(now, pipes.stored) - start

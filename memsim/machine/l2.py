@@ -1,10 +1,12 @@
 """The L2 between the SMs and HBM: what of memory it holds, in least recently used order, and what it still owes to HBM.
 
-It is kept in pieces. A tile that several blocks ask for (of K and V, in flash) is one piece. Of a tensor each byte of
-which a launch touches once (Q, O, S, P) a piece is a stretch of its rows; of those it matters how much is there from
-before, since that is what the next launch may find. A chip whose L2 is in partitions keeps a copy of shared data in
-each, so that takes room once a partition. Stores stay as dirty bytes, beyond a limit the oldest are written to HBM;
-what is evicted dirty is written too.
+It is kept in pieces. Of a tensor each byte of which a launch touches once (Q, O, S, P) a piece is a stretch of its
+rows; of those it matters how much is there from before, since that is what the next launch may find. A tile that
+several blocks ask for (of K and V, in flash) is one piece where the L2 is whole. Where it is in partitions, every
+partition is the home of an equal share of it, beside which each keeps a copy of what the others are home to once an SM
+on its side has asked for it. So shared data takes room once a partition; but a copy that is gone is fetched from its
+home, not from HBM, and keeps that young. Stores stay as dirty bytes, beyond a limit the oldest are written to HBM; what
+is evicted dirty is written too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ LEAST_PIECE_BYTES = 1 << 16
 MOST_PIECES = 1 << 13
 # Keys of pieces lie above every address, those of a tensor side by side: tensors start on different addresses, and have
 # fewer pieces than this.
-_PIECES = 1 << 62
+_PIECES = 1 << 72
 _PIECES_APART = 1 << 14
 
 
@@ -48,11 +50,12 @@ class Tally:
 
 
 class _Piece:
-    __slots__ = ("bytes", "copies", "dirty", "launch", "left", "ready")
+    __slots__ = ("bytes", "dirty", "launch", "left", "ready", "weight")
 
-    def __init__(self, copies: int) -> None:
+    def __init__(self, weight: int) -> None:
         self.bytes = 0
-        self.copies = copies
+        # How many partitions' shares of its bytes it takes room for.
+        self.weight = weight
         self.dirty = 0
         self.ready = 0
         # What is there from before the launch, and not yet read in it.
@@ -66,9 +69,10 @@ class L2:
     def __init__(self, gpu: Gpu, hbm: Hbm) -> None:
         assert gpu.l2 is not None
         self._hbm = hbm
-        self._whole = self._capacity = gpu.l2.capacity_bytes
-        self._dirty_limit = gpu.l2.dirty_limit_bytes or gpu.l2.capacity_bytes
         self._partitions = gpu.l2.partitions
+        # Room is counted in a partition's share of a byte.
+        self._whole = self._capacity = gpu.l2.capacity_bytes * self._partitions
+        self._dirty_limit = gpu.l2.dirty_limit_bytes or gpu.l2.capacity_bytes
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._dirty: OrderedDict[int, _Piece] = OrderedDict()
         self._used = 0
@@ -79,7 +83,7 @@ class L2:
     def begin_launch(self, local_bytes: int = 0) -> None:
         """A further launch starts; what is there stays, but for the room of `local_bytes` that its threads spill."""
         self._launch += 1
-        self._capacity = max(1, self._whole - local_bytes)
+        self._capacity = max(1, self._whole - local_bytes * self._partitions)
         self._evict(0)
         self.tallies = {}
 
@@ -94,21 +98,16 @@ class L2:
         for piece in self._pieces.values():
             piece.ready = 0
 
-    def read(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
-        """(bytes that come from HBM, when they are in the L2) for a load that arrives now. Tiles that follow each other
-        along a loop may be loaded together; those of a shared tensor are then one piece."""
+    def read(self, now: int, access: Access, address: int, n_bytes: int, side: int = 0) -> tuple[int, int]:
+        """(bytes that come from HBM, when they are in the L2) for a load that arrives now from an SM on the side of
+        that partition. Tiles that follow each other along a loop may be loaded together; those of a shared tensor are
+        then one piece."""
         tally = self.tallies.get(access.tensor)
         if tally is None:
             tally = self.tallies[access.tensor] = Tally()
         tally.read_bytes += n_bytes
         if access.shared:
-            piece = self._pieces.get(address)
-            if piece is not None and piece.bytes >= n_bytes:
-                self._pieces.move_to_end(address)
-                return 0, piece.ready
-            ready = self._hbm.read(now, n_bytes - (piece.bytes if piece is not None else 0))
-            missed = self._fill(now, address, n_bytes, self._partitions)
-            self._pieces[address].ready = ready
+            missed, ready = self._read_shared(now, address, n_bytes, side)
             tally.missed_bytes += missed
             return missed, ready
         parts = _parts(access, address, n_bytes)
@@ -118,16 +117,16 @@ class L2:
 
     def write(self, now: int, access: Access, address: int, n_bytes: int) -> None:
         """A store that arrives now. Nothing is read for it: stores fill whole sectors."""
-        for key, part in ((address, n_bytes),) if access.shared else _parts(access, address, n_bytes):
-            piece = self._pieces.get(key)
-            if piece is None:
-                piece = self._pieces[key] = _Piece(1)
-            else:
-                self._pieces.move_to_end(key)
-            limit = n_bytes if access.shared else access.piece_bytes
-            grown = max(0, min(limit, piece.bytes + part) - piece.bytes)
-            piece.bytes += grown
-            self._used += grown * piece.copies
+        partitions = self._partitions
+        parts = [(address * 2 * partitions, n_bytes)] if access.shared else _parts(access, address, n_bytes)
+        if access.shared:
+            # What is dirty of it, the first of its homes counts.
+            for key in range(parts[0][0] + 1, parts[0][0] + partitions):
+                self._grow(self._piece(key, 1), n_bytes)
+        weight, limit = (1, n_bytes) if access.shared else (partitions, access.piece_bytes)
+        for key, part in parts:
+            piece = self._piece(key, weight)
+            self._grow(piece, min(limit, piece.bytes + part))
             dirtied = max(0, min(limit, piece.dirty + part) - piece.dirty)
             piece.dirty += dirtied
             self.dirty_bytes += dirtied
@@ -138,10 +137,50 @@ class L2:
             self._clean(now, oldest)
         self._evict(now)
 
+    def _read_shared(self, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
+        pieces, partitions = self._pieces, self._partitions
+        key = address * 2 * partitions
+        near, copied = key + side, key + partitions + side
+        home, copy = pieces.get(near), pieces.get(copied)
+        whole = partitions == 1 or (copy is not None and copy.bytes >= n_bytes)
+        if whole and home is not None and home.bytes >= n_bytes:
+            pieces.move_to_end(near)
+            if copy is None:
+                return 0, home.ready
+            pieces.move_to_end(copied)
+            return 0, home.ready if home.ready > copy.ready else copy.ready
+        asked = [self._piece(at, 1) for at in ((near,) if whole else range(key, key + partitions))]
+        shares = sum(max(0, n_bytes - piece.bytes) for piece in asked)
+        missed = -(-shares // partitions)
+        ready = max(piece.ready for piece in asked)
+        if missed:
+            ready = max(ready, self._hbm.read(now, missed))
+        if partitions > 1:
+            asked.append(self._piece(copied, partitions - 1))
+        for piece in asked:
+            self._grow(piece, n_bytes)
+            piece.ready = ready
+        self._evict(now)
+        return missed, ready
+
+    def _piece(self, key: int, weight: int) -> _Piece:
+        """A piece, the youngest from now on."""
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = _Piece(weight)
+        else:
+            self._pieces.move_to_end(key)
+        return piece
+
+    def _grow(self, piece: _Piece, n_bytes: int) -> None:
+        if n_bytes > piece.bytes:
+            self._used += (n_bytes - piece.bytes) * piece.weight
+            piece.bytes = n_bytes
+
     def _read_once(self, now: int, key: int, n_bytes: int, limit: int) -> int:
         piece = self._pieces.get(key)
         if piece is None:
-            piece = self._pieces[key] = _Piece(1)
+            piece = self._pieces[key] = _Piece(self._partitions)
         # What of it is not yet read grows no younger by this.
         if piece.launch != self._launch:
             piece.launch, piece.left = self._launch, piece.bytes
@@ -150,27 +189,14 @@ class L2:
         # A sector that lies in two tiles or rows is fetched once.
         missed = min(n_bytes - found, max(0, limit - piece.bytes))
         if missed:
-            piece.bytes += missed
-            self._used += missed
+            self._grow(piece, piece.bytes + missed)
             self._evict(now)
-        return missed
-
-    def _fill(self, now: int, key: int, n_bytes: int, copies: int) -> int:
-        piece = self._pieces.get(key)
-        if piece is None:
-            piece = self._pieces[key] = _Piece(copies)
-        else:
-            self._pieces.move_to_end(key)
-        missed = n_bytes - piece.bytes
-        self._used += missed * piece.copies
-        piece.bytes = n_bytes
-        self._evict(now)
         return missed
 
     def _evict(self, now: int) -> None:
         while self._used > self._capacity and len(self._pieces) > 1:
             key, piece = self._pieces.popitem(last=False)
-            self._used -= piece.bytes * piece.copies
+            self._used -= piece.bytes * piece.weight
             if piece.dirty:
                 del self._dirty[key]
                 self._clean(now, piece)

@@ -52,12 +52,13 @@ class Memory:
         if self.l2 is not None:
             self.l2.begin_launch(local_bytes)
 
-    def fetch(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int, bool]:
-        """(arrival at the SM, of which queues and transfers, whether from HBM) of a copy that starts now."""
+    def fetch(self, now: int, access: Access, address: int, n_bytes: int, side: int = 0) -> tuple[int, int, bool]:
+        """(arrival at the SM, of which queues and transfers, whether from HBM) of a copy that starts now, by an SM
+        on that side of the L2."""
         if self.l2 is None or self.l2_pipe is None:
             arrival = self.hbm.read(now, n_bytes)
             return arrival, arrival - now - self.hbm.latency_ps, True
-        missed, ready = self.l2.read(now, access, address, n_bytes)
+        missed, ready = self.l2.read(now, access, address, n_bytes, side)
         through = self.l2_pipe.take(now, n_bytes)
         hit = through + self._l2_latency_ps
         if ready > hit:

@@ -9,7 +9,6 @@ block, a timeout a trip.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,67 +19,32 @@ import simpy
 from memsim.gpu import Gpu
 from memsim.grid import GridOrder
 from memsim.machine.clock import PS_PER_S, duration_ps, seconds
-from memsim.machine.core import MemoryTimes
+from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
+from memsim.machine.l1 import L1
 from memsim.machine.l2 import Access
 from memsim.machine.levels import Memory
 from memsim.machine.pace import Pace, pace_of
-from memsim.machine.parts import BLOCK_START, BUFFER_REUSE, COLD_MISSES, CONTENTION, DEPENDENCES, L1
+from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
+from memsim.machine.parts import L1 as PART_L1
 from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, Environment, LaunchPlan, bound_value
 from memsim.machine.sm import PIPE_NAMES
-from memsim.machine.times import core_times
+from memsim.machine.times import core_times, memory_times
 from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress
-from memsim.stream import LOAD, MMA, PRODUCT, Stream
+from memsim.stream import LOAD, MMA, PRODUCT
 from memsim.trace import Bound
 
-# The carve-outs of SRAM from what it shares with the L1, in KiB (CUDA C++ Programming Guide, compute capability 9.0).
-_CARVE_OUTS_KIB = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
-# Triton asks for all the SRAM there is where a block takes more than can be had without asking (driver.c, loadBinary).
-_PREFERS_SRAM_ABOVE_BYTES = 48 << 10
-_WARP_THREADS = 32
 _MILLION = 10**6
+# Where a tile comes from: the L1 or L2 have it, HBM sends it already, it is asked for now.
+_HELD, _ON_ITS_WAY, _MISSED = range(3)
 # Where threads spill: above every tensor.
 _STACK = Access("stack", True, 1 << 60, 1, 1, 1, 1, 1)
 # Multiples of it, less their whole parts, spread evenly however many there are.
 _GOLDEN_RATIO = 0.6180339887498949
 
-FEWEST_STEPS, MOST_STEPS, STEPS_OF_ALL_BLOCKS = 16, 64, 1 << 20
-"""Steps in which a loop is replayed at most, fewer where there are many blocks; of a loop with more trips a step is
-several."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The compiled kernel of a launch: its instructions, the warps of a block that run them, what a thread spills, the
-    SRAM of a block, the bytes of one box, the dtype of its products, the groups of warps that go their own way, and
-    the warps of a block that only copy."""
-
-    stream: Stream
-    warps: int
-    stack_bytes: int
-    sram_bytes: int
-    box_bytes: int
-    dtype: str
-    groups: int = 1
-    copying_warps: int = 0
-
-    @property
-    def spilled_bytes(self) -> int:
-        """What the threads of a block spill."""
-        return self.warps * _WARP_THREADS * self.stack_bytes
-
-    def l1_bytes(self, gpu: Gpu, per_sm: int) -> int:
-        """Bytes of the L1 beside the SRAM of the resident blocks, which is carved out in steps."""
-        assert gpu.sm.core is not None
-        sram = per_sm * (self.sram_bytes + gpu.sm.sram.reserved_per_block_bytes)
-        if self.sram_bytes > _PREFERS_SRAM_ABOVE_BYTES:
-            sram = gpu.sm.sram.capacity_bytes
-        carved = next((kib << 10 for kib in _CARVE_OUTS_KIB if kib << 10 >= sram), sram)
-        return max(0, gpu.sm.core.l1_bytes - carved)
-
-    def spills_beyond_l1(self, gpu: Gpu, per_sm: int) -> bool:
-        """Whether the L1 cannot hold what the resident blocks spill."""
-        return per_sm * self.spilled_bytes > self.l1_bytes(gpu, per_sm)
+FEWEST_STEPS, MOST_STEPS, MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS = 16, 64, 256, 1 << 20
+"""Steps in which a loop is replayed at most: more where its tiles do not all stay in the L2, so that it matters how far
+blocks are apart, fewer where there are many blocks. Of a loop with more trips a step is several."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +57,13 @@ class _Steps:
 
 
 class _Sm:
-    __slots__ = ("cached", "cached_bytes", "resident", "started_ps")
+    __slots__ = ("l1", "resident", "side", "started_ps")
 
-    def __init__(self) -> None:
+    def __init__(self, side: int, l1: L1) -> None:
+        self.side = side
+        self.l1 = l1
         self.resident = 0
         self.started_ps = 0
-        self.cached: OrderedDict[int, int] = OrderedDict()
-        self.cached_bytes = 0
 
 
 class PacedRun:
@@ -133,12 +97,15 @@ class PacedRun:
             core_times(gpu, compiled.dtype), depend=DEPENDENCES not in without, share=CONTENTION not in without
         )
         self._warps = max(1, -(-compiled.warps // self._issue.sub_partitions))
-        self._l1_bytes = compiled.l1_bytes(gpu, per_sm)
         # Copies pass the L1 by; what a kernel loads plainly it caches.
         copies = any(segment.copies for segment in compiled.stream.segments)
-        self._plain = LOAD in kinds and not copies and L1 not in without
-        self._sms = [_Sm() for _ in range(min(gpu.sm.count, self._blocks))]
+        self._plain = LOAD in kinds and not copies and PART_L1 not in without
+        sides = gpu.l2.partitions if gpu.l2 is not None else 1
+        l1_bytes = compiled.l1_bytes(gpu, per_sm)
+        self._sms = [_Sm(number % sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
+        self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
+        self._loaded, self._stored = compiled.used_shares(plan)
         self._lockstep = False
         self._paces: dict[tuple[int, bool], Pace] = {}
         self._steps: dict[tuple[int, bool], _Steps] = {}
@@ -146,7 +113,8 @@ class PacedRun:
         self._time_at: dict[tuple[int, bool], int] = {}
         self._queued_ps = 0
         self._strides: dict[int, int] = {}
-        self._most_steps = max(FEWEST_STEPS, min(MOST_STEPS, STEPS_OF_ALL_BLOCKS // max(1, self._blocks)))
+        # Of pieces of several trips: until when the block that fetched them is busy with that.
+        self._front_ps: dict[int, int] = {}
         self._fill_bytes = self._store_bytes = self.l1_hit_bytes = 0
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
@@ -217,8 +185,8 @@ class PacedRun:
             code = step[0]
             if code == ISSUE:
                 move = plan.body.moves[step[2]]
-                from_hbm, queued = self._load(sm, move.access, *move.at(coordinates)[::-1])
-                cold, late = cold or from_hbm, max(late, queued)
+                source, queued = self._load(sm, move.access, *move.at(coordinates)[::-1])
+                cold, late = cold or source != _HELD, max(late, queued)
             elif code == LOOP:
                 if not entered:
                     entered = True
@@ -228,7 +196,7 @@ class PacedRun:
                 loop += 1
             elif code == STORE:
                 move = plan.body.moves[step[1]]
-                late = max(late, self._store(move.access, *move.at(coordinates)[::-1]))
+                late = max(late, self._store(sm, move.access, *move.at(coordinates)[::-1]))
         late = max(late, self._spill(block))
         steps = self._step(sm, cold)
         yield env.timeout(self._spend(sm, cold, steps.exit + (0 if entered else steps.enter)) + late)
@@ -247,22 +215,28 @@ class PacedRun:
         stored = {step[1] for step in body.steps if step[0] == STORE}
         moves = [(n in stored, m.access, *m.over(coordinates, stop)) for n, m in enumerate(body.moves)]
         time_at, steps_of = self._time_at, self._steps
-        stride = self._stride(body)
+        stride = self._stride(body, sum(table[start] for _, access, table, _, _ in moves if access.shared))
         value = start
         while value < stop:
             # Strides end at the same trips in every block, so that blocks ask for the same pieces.
             end = min(stop, (value // stride + 1) * stride)
-            cold, late = False, 0
+            cold, late, front = False, 0, 0
+            fetched = []
             for stores, access, table, address, step in moves:
                 n_bytes = table[value] if stride == 1 else sum(table[value:end])
                 if stores:
-                    late = max(late, self._store(access, address + value * step, n_bytes))
+                    late = max(late, self._store(sm, access, address + value * step, n_bytes))
                     continue
-                from_hbm, queued = self._load(sm, access, address + value * step, n_bytes)
-                if from_hbm:
+                source, queued = self._load(sm, access, address + value * step, n_bytes)
+                if source != _HELD:
                     cold = True
                 if queued > late:
                     late = queued
+                if stride > 1 and access.shared:
+                    if source == _MISSED:
+                        fetched.append(address + value * step)
+                    else:
+                        front = max(front, self._front_ps.get(address + value * step, 0))
             key = (sm.resident, cold)
             trips = (steps_of.get(key) or self._step(sm, cold)).trips
             plain = min(end, max(value, unmasked)) - value
@@ -270,43 +244,56 @@ class PacedRun:
             duration += (end - value - plain) * trips[min(number + 1, len(trips) - 1)]
             duration = int(duration * slowness)
             time_at[key] = time_at.get(key, 0) + duration
-            self._queued_ps += late
-            yield timeout(duration + late)
+            now = int(env.now)
+            self._queued_ps += max(late, front - now - duration)
+            for piece in fetched:
+                self._front_ps[piece] = now + late + duration
+            # Nobody overtakes the block that fetches: what is further on is not there yet.
+            yield timeout(max(duration + late, front - now))
             value = end
 
-    def _stride(self, body: BodyPlan) -> int:
-        """Trips of a loop that are taken in one step."""
+    def _stride(self, body: BodyPlan, shared_bytes: int) -> int:
+        """Trips of a loop that are taken in one step, each of which asks for so many bytes that others ask for too."""
         stride = self._strides.get(id(body))
         if stride is None:
             longest = body.stop if isinstance(body.stop, int) else self._longest(body.stop)
-            stride = self._strides[id(body)] = max(1, -(-longest // self._most_steps))
+            l2 = self._gpu.l2
+            stays = l2 is not None and shared_bytes * longest * l2.partitions <= l2.capacity_bytes
+            most = min(MOST_STEPS if stays else MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS // max(1, self._blocks))
+            stride = self._strides[id(body)] = max(1, -(-longest // max(FEWEST_STEPS, most)))
         return stride
 
     def _longest(self, bound: Bound) -> int:
         sizes = dict(self._plan.axes)
         return int(bound.of_values(np.arange(sizes[bound.symbol], dtype=np.int64)).max(initial=0))
 
-    def _load(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> tuple[bool, int]:
-        """(whether a tile comes from HBM, how long it waits in HBM's queue)."""
+    def _load(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
+        """(where a tile comes from, how long it waits in HBM's queue)."""
         if n_bytes == 0:
-            return False, 0
+            return _HELD, 0
         self._fill_bytes += n_bytes
-        if self._plain and access.shared and self._in_l1(sm, address, n_bytes):
-            return False, 0
+        if self._plain and access.shared:
+            found = sm.l1.take(address, n_bytes)
+            self.l1_hit_bytes += found
+            n_bytes -= found
+            if n_bytes == 0:
+                return _HELD, 0
         now = int(self._env.now)
         l2, hbm = self._memory.l2, self._memory.hbm
         if l2 is None:
-            return True, max(0, hbm.read(now, n_bytes) - now - hbm.latency_ps)
-        missed, ready = l2.read(now, access, address, n_bytes)
+            return _MISSED, max(0, hbm.read(now, n_bytes) - now - hbm.latency_ps)
+        missed, ready = l2.read(now, access, address, n_bytes, sm.side)
         if missed or ready > now:
-            return True, max(0, ready - now - hbm.latency_ps)
-        return False, 0
+            return _MISSED if missed else _ON_ITS_WAY, max(0, ready - now - hbm.latency_ps)
+        return _HELD, 0
 
-    def _store(self, access: Access, address: int, n_bytes: int) -> int:
-        """Take a tile out of the SM; how long HBM holds that up."""
+    def _store(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> int:
+        """Take a tile out of the SM; how long HBM holds that up. The L1 writes through, and keeps what it wrote."""
         if n_bytes == 0:
             return 0
         self._store_bytes += n_bytes
+        if self._plain:
+            sm.l1.take(address, n_bytes)
         now = int(self._env.now)
         l2, hbm = self._memory.l2, self._memory.hbm
         if l2 is None:
@@ -326,18 +313,6 @@ class PacedRun:
         l2.write(now, _STACK, _STACK.origin + place, self._compiled.spilled_bytes)
         return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
 
-    def _in_l1(self, sm: _Sm, address: int, n_bytes: int) -> bool:
-        """Whether a plain load finds its tile in the L1, and have it there from now on."""
-        if sm.cached.pop(address, None) is not None:
-            sm.cached[address] = n_bytes
-            self.l1_hit_bytes += n_bytes
-            return True
-        sm.cached[address] = n_bytes
-        sm.cached_bytes += n_bytes
-        while sm.cached_bytes > self._l1_bytes:
-            sm.cached_bytes -= sm.cached.popitem(last=False)[1]
-        return False
-
     def _spend(self, sm: _Sm, cold: bool, duration: int) -> int:
         key = (sm.resident, cold)
         self._time_at[key] = self._time_at.get(key, 0) + duration
@@ -355,41 +330,19 @@ class PacedRun:
     def _pace(self, resident: int, cold: bool) -> Pace:
         key = (resident, cold)
         if key not in self._paces:
-            compiled = self._compiled
+            kernel, clocks = self._compiled, self._clock_hz * len(self._sms)
+            memory = memory_times(
+                self._gpu, clocks, self._spill_misses, self._without, cold=cold, lockstep=self._lockstep
+            )
+            memory = replace(
+                memory,
+                bytes_per_cycle=memory.bytes_per_cycle / self._loaded,
+                store_bytes_per_cycle=memory.store_bytes_per_cycle / self._stored,
+            )
             self._paces[key] = pace_of(
-                compiled.stream,
-                resident,
-                self._warps,
-                self._core,
-                self._memory_times(cold),
-                compiled.box_bytes,
-                compiled.groups,
+                kernel.stream, resident, self._warps, self._core, memory, kernel.box_bytes, kernel.groups
             )
         return self._paces[key]
-
-    def _memory_times(self, cold: bool) -> MemoryTimes:
-        gpu, fitted = self._gpu, self._fitted
-        per_cycle = self._clock_hz * len(self._sms)
-        inward = self._issue.inward_bytes_per_clock
-        if gpu.l2 is None:
-            rate = min(inward, gpu.hbm.bandwidth_bytes_per_s * fitted.hbm_efficiency / per_cycle)
-        elif self._lockstep:
-            rate = inward
-        else:
-            rate = min(inward, gpu.l2.bandwidth_bytes_per_s / per_cycle / fitted.merged_share)
-        far = (cold or gpu.l2 is None) and COLD_MISSES not in self._without
-        copy = fitted.hbm_copy_cycles if far else fitted.copy_cycles
-        load = fitted.load_cycles if far else fitted.copy_cycles
-        return MemoryTimes(
-            rate,
-            fitted.outward_bytes_per_clock,
-            copy,
-            copy + fitted.box_cycles,
-            load,
-            fitted.descriptor_cycles,
-            self._spill_misses(),
-            reuse=BUFFER_REUSE not in self._without,
-        )
 
     def _waiting(self, total: int) -> float:
         """The share of the SMs' time in which none of their blocks can go on for want of data: what blocks wait in
@@ -420,12 +373,6 @@ class PacedRun:
         pace = self._pace(self._per_sm, False)
         self._paces.clear()
         return pace.waited["memory"] > self._fitted.lockstep_wait_share and bool(pace.trips)
-
-    def _spill_misses(self) -> float:
-        spilled = self._per_sm * self._compiled.spilled_bytes
-        if not self._compiled.spills_beyond_l1(self._gpu, self._per_sm):
-            return 0.0
-        return min(1.0, self._fitted.spill_miss_share * spilled / max(1, self._l1_bytes))
 
     def _ps(self, cycles: float) -> int:
         return duration_ps(math.ceil(cycles * _MILLION), self._clock_hz * _MILLION) if cycles else 0

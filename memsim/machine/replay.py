@@ -17,11 +17,12 @@ import simpy
 from memsim.gpu import Gpu
 from memsim.grid import GridOrder
 from memsim.machine.clock import duration_ps, seconds
+from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
 from memsim.machine.l2 import Access
 from memsim.machine.levels import BUSY, Memory
 from memsim.machine.link import host_transfer_ps
-from memsim.machine.paced import Compiled, PacedRun
+from memsim.machine.paced import PacedRun
 from memsim.machine.parts import L2, PIPES, check_parts
 from memsim.machine.plan import (
     ISSUE,
@@ -144,7 +145,8 @@ class _LaunchRun:
         self._last_landing_ps = int(env.now)
         self._last_block_end_ps = int(env.now)
         self.end_ps = int(env.now)
-        self._sms = [Sm() for _ in range(min(gpu.sm.count, self._handout.blocks))]
+        sides = gpu.l2.partitions if gpu.l2 is not None else 1
+        self._sms = [Sm(number % sides) for number in range(min(gpu.sm.count, self._handout.blocks))]
         self._sm_count = gpu.sm.count
         slots = min(per_sm, -(-self._handout.blocks // len(self._sms)))
         for _ in range(slots):
@@ -299,7 +301,7 @@ class _LaunchRun:
         if n_bytes == 0:
             return _NOTHING_PENDING
         self._fill_bytes += n_bytes
-        below, queued, from_hbm = self._memory.fetch(now, access, address, n_bytes)
+        below, queued, from_hbm = self._memory.fetch(now, access, address, n_bytes, sm.side)
         port = self._sram_port(sm, now, n_bytes)
         arrival = max(below, port)
         # What no operation reads is still on its way when the block ends.

@@ -9,12 +9,14 @@ PIPE_NAMES = ("tensor", "exp", "alu", "sram")
 class Sm:
     """Pipes as the times at which each is next free, in picoseconds; a block that needs one waits until then.
 
-    `stalled_ps` is the time in which every resident block waited for memory, so that no math ran.
+    `side` is the partition of the L2 that it lies beside. `stalled_ps` is the time in which every resident block waited
+    for memory, so that no math ran.
     """
 
-    __slots__ = ("busy_ps", "free_ps", "resident", "stall_began_ps", "stalled_ps", "waiting")
+    __slots__ = ("busy_ps", "free_ps", "resident", "side", "stall_began_ps", "stalled_ps", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, side: int = 0) -> None:
+        self.side = side
         self.free_ps = [0, 0, 0, 0]
         self.busy_ps = [0, 0, 0, 0]
         self.resident = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memsim.gpu import Gpu
-from memsim.machine.core import CoreTimes
+from memsim.machine.core import CoreTimes, MemoryTimes
+from memsim.machine.parts import BUFFER_REUSE, COLD_MISSES
 
 WARP_LANES = 32
-_WORD_OF_WARP_BYTES = 128
+WORD_OF_WARP_BYTES = 128
 _COPY_WORDS = 4
 # Multiplications and additions of one warp's mma.m16n8k16, twice their number (PTX ISA, mma.sync).
 _MMA_FLOP = 2 * 16 * 8 * 16
@@ -22,7 +23,7 @@ def core_times(gpu: Gpu, dtype: str) -> CoreTimes:
     assert core is not None and fitted is not None
     parts = core.sub_partitions
     lanes = WARP_LANES * parts
-    word = _WORD_OF_WARP_BYTES * parts / gpu.sm.sram.bandwidth_bytes_per_clock
+    word = WORD_OF_WARP_BYTES * parts / gpu.sm.sram.bandwidth_bytes_per_clock
     return CoreTimes(
         sub_partitions=parts,
         fma=lanes / gpu.sm.pipes.alu_per_clock["float32"],
@@ -48,4 +49,31 @@ def core_times(gpu: Gpu, dtype: str) -> CoreTimes:
         spill_latency=fitted.spill_cycles,
         copies_at_banks=fitted.copies_at_banks,
         tensor_contention=fitted.tensor_contention_cycles,
+    )
+
+
+def memory_times(
+    gpu: Gpu, sm_clocks: float, spill_miss_share: float, without: frozenset[str], *, cold: bool, lockstep: bool
+) -> MemoryTimes:
+    """What lies behind an SM of as many as share `sm_clocks` cycles a second, for tiles from HBM (`cold`) or from the
+    L2. The requests of blocks in `lockstep` are merged before the L2, so that each SM has all that fits in."""
+    assert gpu.calibrated is not None and gpu.sm.core is not None
+    fitted, inward = gpu.calibrated, gpu.sm.core.inward_bytes_per_clock
+    if gpu.l2 is None:
+        rate = out = min(inward, gpu.hbm.bandwidth_bytes_per_s * fitted.hbm_efficiency / sm_clocks)
+    else:
+        l2 = gpu.l2.bandwidth_bytes_per_s / sm_clocks
+        rate = inward if lockstep else min(inward, l2 / fitted.merged_share)
+        out = min(inward, l2) / fitted.store_cost
+    far = (cold or gpu.l2 is None) and COLD_MISSES not in without
+    copy = fitted.hbm_copy_cycles if far else fitted.copy_cycles
+    return MemoryTimes(
+        bytes_per_cycle=rate,
+        store_bytes_per_cycle=out,
+        copy_latency=copy,
+        box_latency=copy + fitted.box_cycles,
+        load_latency=fitted.load_cycles if far else fitted.copy_cycles,
+        descriptor_latency=fitted.descriptor_cycles,
+        spill_miss_share=spill_miss_share,
+        reuse=BUFFER_REUSE not in without,
     )

@@ -16,6 +16,7 @@ from memsim import Attention, Gpu, MemsimError, Tile, load_gpu, simulate
 from memsim._gpu_files import keys, pattern_of
 from memsim.gpu import override
 from memsim.machine import l2
+from memsim.machine.hbm import Hbm
 
 LABELS = {"name", "validation"}
 BASES = ("h200", "a100-40gb", "two-level")
@@ -146,8 +147,14 @@ def test_a_field_that_decided_nothing_would_be_seen(monkeypatch: pytest.MonkeyPa
     """The planted fault: an L2 whose partitions keep no copies."""
     base = machine("h200")
     assert changes_something(base, "l2.partitions")
-    fill = l2.L2._fill
-    monkeypatch.setattr(l2.L2, "_fill", lambda self, now, key, n_bytes, copies: fill(self, now, key, n_bytes, 1))
+    made = l2.L2.__init__
+
+    def without_copies(self: l2.L2, gpu: Gpu, hbm: Hbm) -> None:
+        made(self, override(gpu, {"l2.partitions": 1}), hbm)
+
+    monkeypatch.setattr(l2.L2, "__init__", without_copies)
+    read = l2.L2.read
+    monkeypatch.setattr(l2.L2, "read", lambda self, now, access, at, size, side=0: read(self, now, access, at, size))
     outcome.cache_clear()
     assert not changes_something(base, "l2.partitions")
     outcome.cache_clear()

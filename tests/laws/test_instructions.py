@@ -31,7 +31,7 @@ LATENCIES = (
 )  # fmt: skip
 RATES = (
     "hbm.bandwidth_bytes_per_s", "l2.bandwidth_bytes_per_s", "sm.core.inward_bytes_per_clock",
-    "sm.pipes.tensor_flop_per_clock.float16", "sm.pipes.exp_per_clock.float32", "calibrated.outward_bytes_per_clock",
+    "sm.pipes.tensor_flop_per_clock.float16", "sm.pipes.exp_per_clock.float32",
 )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def run(algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, **more: Any) -
         raise
 
 
-def check_bytes(result: Result, problem: Attention) -> None:
+def check_bytes(result: Result, problem: Attention, tile: Tile) -> None:
     owed = 0
     for launch in (made for made in result.launches if made.blocks):
         assert 0 <= launch.code_bytes <= launch.hbm_read_bytes
@@ -78,8 +78,11 @@ def check_bytes(result: Result, problem: Attention) -> None:
         written = launch.hbm_write_bytes + launch.l2_dirty_bytes_at_end - owed
         # What the first launch of a warm run was owed by the run before, its result does not say.
         known = result.l2_state == "cold" or launch is not next(made for made in result.launches if made.blocks)
-        assert written <= launch.sram_store_bytes or not known
-        if known and result.algorithm != "flash1" and problem.head_dim % 16 == 0 and problem.seq_len_k % 16 == 0:
+        # What a block spills, it or the L2 writes besides.
+        spilled = launch.blocks * tile.num_warps * 32 * (launch.stack_bytes or 0)
+        assert written <= launch.sram_store_bytes + spilled or not known
+        whole_sectors = problem.head_dim % 16 == problem.seq_len_k % 16 == 0
+        if known and not spilled and result.algorithm != "flash1" and whole_sectors:
             assert written == launch.sram_store_bytes
         owed = launch.l2_dirty_bytes_at_end
     outputs = problem.tensor_bytes()["O"]
@@ -100,7 +103,7 @@ CASES: dict[str, Any] = {
 def test_bytes_lie_between_what_is_compulsory_and_what_is_filled(
     algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, state: str
 ) -> None:
-    check_bytes(run(algorithm, problem, gpu, tile, l2_state=state), problem)
+    check_bytes(run(algorithm, problem, gpu, tile, l2_state=state), problem, tile)
 
 
 @settings(max_examples=scaled(30))
@@ -214,11 +217,11 @@ def test_a_fault_of_the_l2_breaks_the_law_of_bytes(
     fault: str, name: str, tile: Tile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = override(load_gpu(name), {"sm.count": 2, "l2.capacity_bytes": 200_000, "l2.dirty_limit_bytes": 50_000})
-    check_bytes(simulate("naive", PROBLEM, gpu=gpu, tile=tile), PROBLEM)
+    check_bytes(simulate("naive", PROBLEM, gpu=gpu, tile=tile), PROBLEM, tile)
     owner, attribute, faulty = FAULTS[fault]
     monkeypatch.setattr(owner, attribute, faulty)
     with pytest.raises(AssertionError):
-        check_bytes(simulate("naive", PROBLEM, gpu=gpu, tile=tile), PROBLEM)
+        check_bytes(simulate("naive", PROBLEM, gpu=gpu, tile=tile), PROBLEM, tile)
 
 
 def test_an_l2_that_evicts_what_is_used_most_reads_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,9 @@ def test_the_command_writes_what_it_prints(
     assert constants(new).launch_cycles > constants().launch_cycles
     said = new.sources["calibrated.launch_cycles"]
     assert "rows.csv" in said and "8 rows of 4 problems" in said and "2 rows of 1 problems left out" in said
-    assert "1 rows of judge.csv" in said and "median of cycles" in new.sources["calibrated.clock_hz"]
+    assert "1 rows of judge.csv" in said
+    # The clock came out as it was.
+    assert new.sources["calibrated.clock_hz"] == load_gpu(str(machine)).sources["calibrated.clock_hz"]
     # The errors that it tells are those that validate finds.
     of_it = [abs(r["sm_cycles"] / row.values["sm_cycles"] - 1) for row, r in zip(
         rows, (Simulator(new).launch(row).replayed() for row in rows), strict=True
@@ -246,11 +248,12 @@ def test_an_interrupted_fit_keeps_the_best_so_far(
     assert memsim_("calibrate", saved(tmp_path, rows))[0] == 130
 
 
-def test_sources_name_every_constant() -> None:
+def test_sources_name_every_constant_that_changed() -> None:
     error = calibrate.Error(3, 2, 0.04, 0.1, "line 2")
-    assert {*sources_of(Calibration(constants(), constants(), 0, error, error), "a.csv", None)} == {
-        *Calibrated.model_fields
-    }
+    now = Calibrated(**{name: value * 0.99 for name, value in constants().model_dump().items()})
+    assert {*sources_of(Calibration(constants(), now, 1, error, error), "a.csv", None)} == {*Calibrated.model_fields}
+    one = constants().model_copy(update={"sram_cycles": 1.0})
+    assert {*sources_of(Calibration(constants(), one, 1, error, error), "a.csv", None)} == {"sram_cycles"}
 
 
 BAD: list[tuple[Mapping[str, str], tuple[str, ...], str]] = [

@@ -133,6 +133,12 @@ def test_stores_leave_at_their_rate_and_hold_nobody_up_until_there_are_many() ->
     assert few.ended == 80 and many.ended == pytest.approx(800)
 
 
+def test_stores_and_loads_take_turns_on_the_way_to_the_l2() -> None:
+    """A load after nine stores of 8 cycles each comes so much later; issuing them takes 4 cycles each."""
+    after = run(*[instruction(s.STORE, 1)] * 9, instruction(s.LOAD, 1, writes=0), instruction(s.FMA, waits=[0]))
+    assert after.ended == 9 * 8 + 8 + 800 + 1
+
+
 def test_a_product_and_who_waits_for_it() -> None:
     """64 × 64 × 16: 131,072 FLOPs at 1,024 a cycle; 16 cycles until it starts, 35 until it is told."""
     product = instruction(s.PRODUCT, 8, flags=s.COMMITS | s.FROM_REGISTERS)
@@ -261,7 +267,7 @@ def test_a_loop_of_no_trips_is_left_out() -> None:
 
 def test_blocks_start_apart() -> None:
     """What each takes is told from its own start."""
-    assert run(instruction(s.OTHER, stall=10), blocks=3).ended == 10
+    assert run(instruction(s.OTHER, stall=10), blocks=3, apart_cycles=100.0).ended == 10
 
 
 def test_what_runs_beside_a_product_issues_slower() -> None:
@@ -270,6 +276,9 @@ def test_what_runs_beside_a_product_issues_slower() -> None:
     beside += [instruction(s.OTHER, stall=2)] + [instruction(s.FMA)] * 10
     assert run(*beside).ended == 1 + 15 + 2 + 10
     assert run(*beside, core=slow).ended == pytest.approx(1 + 15 + 2 + 30, abs=3)
+    # What needs few of the registers' ports does not.
+    others = [*beside[:-10], *[instruction(s.UNIFORM)] * 10]
+    assert run(*others, core=slow).ended == run(*others).ended
 
 
 FAULTS: dict[str, Any] = {

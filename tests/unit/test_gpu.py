@@ -600,6 +600,19 @@ def test_an_option_sets_its_fields(option: str, text: str, expected: dict[str, f
     assert {key: value for key, value in after.items() if value != before[key]} == expected
 
 
+def test_constants_that_were_fitted_are_no_whole_numbers() -> None:
+    """Whatever unit their names end in, or none: a share, a cost, cycles."""
+    changed = apply_options(
+        load_gpu("h200"),
+        {"calibrated.store_cost": "2.5", "calibrated.merged_share": "0.6", "calibrated.launch_cycles": "3000.5"},
+    )
+    assert changed.calibrated is not None
+    assert (changed.calibrated.store_cost, changed.calibrated.merged_share) == (2.5, 0.6)
+    assert changed.calibrated.launch_cycles == 3000.5
+    with pytest.raises(MemsimError, match=r"calibrated\.store_cost is 0, which is out of range"):
+        override(load_gpu("h200"), {"calibrated.store_cost": 0})
+
+
 def test_a_longer_hbm_latency_is_one_of_what_was_fitted_too() -> None:
     gpu = load_gpu("h200")
     changed = apply_options(gpu, {"hbm-latency": "600ns", "clock": "1GHz"})

@@ -45,9 +45,9 @@ def cache(capacity_bytes: int, **l2: Any) -> tuple[L2, Hbm]:
     return made, hbm
 
 
-def reads(l2: L2, *tiles: int, now: int = 10_000) -> list[int]:
-    """Bytes that each tile of K, by number, is missed for."""
-    return [l2.read(now, K, 100 * tile, 100)[0] for tile in tiles]
+def reads(l2: L2, *tiles: int, now: int = 10_000, side: int = 0) -> list[int]:
+    """Bytes that each tile of K, by number, is missed for by an SM on a side."""
+    return [l2.read(now, K, 100 * tile, 100, side)[0] for tile in tiles]
 
 
 def test_what_was_read_is_found_again() -> None:
@@ -72,22 +72,101 @@ def test_a_loop_longer_than_the_cache_finds_nothing() -> None:
     assert sum(reads(cache(400)[0], *range(5), *range(5))) == 1000
 
 
+def everywhere(l2: L2, *tiles: int, partitions: int) -> list[int]:
+    """Bytes missed when SMs on all sides ask for each tile, one side after the other."""
+    return [sum(l2.read(10_000, K, 100 * tile, 100, side)[0] for side in range(partitions)) for tile in tiles]
+
+
 @pytest.mark.parametrize("partitions, found", [(1, 4), (2, 2), (4, 1)])
 def test_shared_tiles_take_room_in_every_partition(partitions: int, found: int) -> None:
-    """Of four tiles read, the last ones are still there: 400 bytes of room, each of 100 bytes a partition."""
+    """Of four tiles that all sides read, the last ones are still there: 400 bytes of room, each of 100 a partition."""
     l2, hbm = cache(400, partitions=partitions)
-    reads(l2, 0, 1, 2, 3)
+    assert everywhere(l2, 0, 1, 2, 3, partitions=partitions) == [100] * 4
     # HBM is asked for one copy.
     assert hbm.read_bytes == 400
-    assert [miss == 0 for miss in reads(l2, *reversed(range(4)))] == [True] * found + [False] * (4 - found)
+    again = everywhere(l2, *reversed(range(4)), partitions=partitions)
+    assert [miss == 0 for miss in again] == [True] * found + [False] * (4 - found)
 
 
-def test_what_is_read_once_takes_room_once() -> None:
-    l2, _ = cache(400, partitions=2)
-    for row in range(4):
-        assert l2.read(0, Q, Q.origin + 100 * row, 100)[0] == 100
-    l2.begin_launch()
-    assert [l2.read(0, Q, Q.origin + 100 * row, 100)[0] for row in range(4)] == [0] * 4
+def test_who_asks_from_one_side_keeps_one_copy() -> None:
+    """Two partitions: of a tile both halves at home, 50 bytes each, and 50 of the far half beside the SM."""
+    l2, _ = cache(300, partitions=2)
+    assert reads(l2, 0, 1) == [100, 100]
+    assert reads(l2, 0, 1) == [0, 0]
+    # The copies served the second round, so the far halves are oldest, 0b and 1b, and after them 0a.
+    assert reads(l2, 2) == [100]
+    assert reads(l2, 1) == [0]
+    assert reads(l2, 0) == [50]
+
+
+def test_a_copy_that_is_gone_is_fetched_from_its_home() -> None:
+    """Room for 300 bytes: halves 0a and 0b at home, a copy of 0b beside side 0, then of 0a beside side 1."""
+    l2, hbm = cache(300, partitions=2)
+    assert reads(l2, 0) == [100]
+    assert reads(l2, 0, side=1) == [0] and hbm.read_bytes == 100
+    # 150 bytes more: what is longest unused goes, the copy beside side 0.
+    assert reads(l2, 1) == [100]
+    # Both halves are still at home.
+    assert reads(l2, 0) == [0] and hbm.read_bytes == 200
+
+
+def test_a_half_that_is_gone_from_its_home_is_read_from_hbm() -> None:
+    """Room for 250 bytes: with tile 1 half 0a goes too. Side 1 has a copy of it, side 0 has to read it."""
+    l2, hbm = cache(250, partitions=2)
+    reads(l2, 0)
+    reads(l2, 0, side=1)
+    assert reads(l2, 1) == [100]
+    assert reads(l2, 0, side=1) == [0]
+    assert reads(l2, 0) == [50] and hbm.read_bytes == 250
+
+
+def test_a_copy_that_is_used_grows_no_older() -> None:
+    """Room for 300 bytes, two tiles of 150 from one side. Tile 0 is used again: of tile 1 goes what is not at home."""
+    l2, hbm = cache(300, partitions=2)
+    reads(l2, 0, 1, 0)
+    # 150 bytes more: the far halves 0b and 1b, which copies stood for, and half 1a; copies of both stay.
+    assert reads(l2, 2) == [100]
+    assert reads(l2, 0) == [0] and hbm.read_bytes == 300
+
+
+def test_a_copy_on_its_way_is_waited_for() -> None:
+    """Side 1 asks at 50 for what side 0 asked for at 0: both have it at 200; at 150, of another tile, later."""
+    l2, _ = cache(1000, partitions=2)
+    assert l2.read(0, K, 0, 100, 0) == (100, 200)
+    assert l2.read(50, K, 0, 100, 1) == (0, 200)
+    l2.settle()
+    l2._pieces[3].ready = 500
+    assert l2.read(150, K, 0, 100, 1) == (0, 500)
+
+
+def test_what_is_stored_is_found_from_every_side() -> None:
+    l2, hbm = cache(1000, partitions=2)
+    l2.write(0, K, 0, 100)
+    assert [reads(l2, 0, side=side) for side in range(2)] == [[0], [0]] and hbm.read_bytes == 0
+
+
+def test_stores_alone_push_out_the_oldest() -> None:
+    l2, hbm = cache(200)
+    for tile in range(3):
+        l2.write(0, K, 100 * tile, 100)
+    assert (hbm.write_bytes, l2.dirty_bytes) == (100, 200)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4])
+def test_what_is_touched_once_takes_room_once(partitions: int) -> None:
+    """Four rows fill 400 bytes, loaded or stored; a fifth pushes the first piece out."""
+    for touch in ("read", "write"):
+        l2, _ = cache(400, partitions=partitions)
+        for row in range(4):
+            getattr(l2, touch)(0, Q, Q.origin + 100 * row, 100)
+        l2.begin_launch()
+        assert [l2.read(0, Q, Q.origin + 100 * row, 100)[0] for row in range(4)] == [0] * 4
+        l2, _ = cache(400, partitions=partitions)
+        for row in range(5):
+            getattr(l2, touch)(0, Q, Q.origin + 100 * row, 100)
+        l2.begin_launch()
+        # Two rows are a piece: with the fifth, both of the first are gone.
+        assert [l2.read(0, Q, Q.origin + 100 * row, 100)[0] for row in (4, 0)] == [0, 100]
 
 
 def test_a_second_request_for_what_is_on_its_way_waits_for_it_and_reads_nothing() -> None:
@@ -212,6 +291,14 @@ def test_a_sector_in_two_rows_is_fetched_once() -> None:
     assert sum(l2.read(0, ragged, 100 * row, 100)[0] for row in range(4)) == 0
 
 
+def test_spilled_bytes_take_room_once() -> None:
+    l2, _ = cache(300, partitions=2)
+    for row in range(2):
+        l2.read(0, Q, Q.origin + 100 * row, 100)
+    l2.begin_launch(local_bytes=100)
+    assert l2.read(0, Q, Q.origin, 100)[0] == 0
+
+
 def test_spilled_bytes_take_room() -> None:
     l2, _ = cache(300)
     reads(l2, 0, 1, 2)
@@ -260,6 +347,7 @@ def test_pieces_are_whole_rows_and_not_too_many(total_bytes: int, row_bytes: int
 FAULTS: dict[str, Any] = {
     "no order of use": ("test_the_least_recently_used_is_evicted", "move_to_end"),
     "one copy": ("test_shared_tiles_take_room_in_every_partition", "copies"),
+    "no homes": ("test_a_copy_that_is_gone_is_fetched_from_its_home", "homes"),
     "never ready": ("test_a_second_request_for_what_is_on_its_way_waits_for_it_and_reads_nothing", "ready"),
     "dirty is forgotten": ("test_what_is_evicted_dirty_is_written", "clean"),
     "launches share nothing": ("test_of_what_is_read_once_a_launch_finds_what_one_before_left", "launch"),
@@ -274,10 +362,14 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         unordered = type("Unordered", (OrderedDict,), {"move_to_end": lambda self, key, last=True: None})
         monkeypatch.setattr(module, "OrderedDict", unordered)
     elif part == "copies":
-        right = module.L2._fill
+        monkeypatch.setattr(module._Piece, "weight", property(lambda self: 1, lambda self, value: None))
+    elif part == "homes":
+        right = module.L2.read
         monkeypatch.setattr(
-            module.L2, "_fill", lambda self, now, key, n_bytes, copies: right(self, now, key, n_bytes, 1)
-        )
+            module.L2, "read", lambda self, now, access, address, n_bytes, side=0: right(
+                self, now, access, address + side * 10_000, n_bytes, side
+            )
+        )  # fmt: skip
     elif part == "ready":
         monkeypatch.setattr(module._Piece, "ready", property(lambda self: 0, lambda self, value: None))
     elif part == "clean":
@@ -289,6 +381,6 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
             self.tallies = {}
 
         monkeypatch.setattr(module.L2, "begin_launch", forgets)
-    arguments = (2, 2) if part == "copies" else ()
+    arguments = (4, 1) if part == "copies" else ()
     with pytest.raises(AssertionError):
         globals()[name](*arguments)

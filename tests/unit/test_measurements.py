@@ -50,6 +50,8 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     (cell("sram_fill_bytes", "-1"), 'line 2: sram_fill_bytes is "-1"; give a whole number'),
     (cell("sram_fill_bytes", "nan"), 'line 2: sram_fill_bytes is "nan"; give a whole number'),
     (cell("sram_fill_bytes", "12.5"), 'line 2: sram_fill_bytes is "12.5"; give a whole number'),
+    (cell("registers", "0"), "line 2: registers is 0; give a whole number from 1 to 2^62, or leave it empty."),
+    (cell("blocks_per_sm", "0"), "line 2: blocks_per_sm is 0; give a whole number from 1 to 2^62"),
     (cell("sram_fill_bytes", "1e30"), 'line 2: sram_fill_bytes is "1e30"; give a whole number from 0 to 2^62'),
     (cell("sram_fill_bytes", "9" * 400), 'line 2: sram_fill_bytes is "999999'),
     (cell("duration_s", "inf"), 'line 2: duration_s is "inf"; give a number'),

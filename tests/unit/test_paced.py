@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memsim import Gpu, load_gpu
+from memsim import Attention, Gpu, Tile, load_gpu, simulate
 from memsim import stream as s
 from memsim.gpu import override
 from memsim.machine import Compiled, LaunchTiming, pace, paced, replay
+from memsim.machine.core import PIPES, WAITS, CoreRun, MemoryTimes
+from memsim.machine.l2 import L2
 from memsim.machine.pace import pace_of
+from memsim.machine.plan import plan_launch
+from memsim.machine.times import memory_times
 from memsim.stream import Stream
 from memsim.trace import Bound, Index, LaunchTrace, Load, Loop, Ring, Store, Tensor, TileRef, symbol
 
@@ -155,6 +159,22 @@ def test_tiles_from_hbm_come_later_than_tiles_of_the_l2() -> None:
     assert cycles(both) - cycles(cold) == pytest.approx(cycles(warm) - LAUNCH, rel=0.02)
 
 
+def test_nobody_overtakes_who_fetches() -> None:
+    """Two SMs, one block each, of 256 trips in steps of four, each trip waiting for its copy: 700 cycles from HBM, 200
+    from the L2. The second block starts later and finds what the first fetched, but ends no earlier than the first."""
+    trip = [instruction(s.COPY, 1), instruction(s.COPY_COMMIT), instruction(s.COPY_WAIT, 0), instruction(s.OTHER)]
+    of = stream(chain(100), trip, chain(100), loops=[1])
+    two = override(GPU, {"sm.count": 2})
+    cold, warm = (cycles(run(of, 1, 256, warm=warm)) for warm in (False, True))
+    assert cold - warm == pytest.approx(256 * 500, rel=0.05)
+    both = run(of, 2, 256, gpu=two)
+    assert both.hbm_read_bytes - both.code_bytes == 256 * ROWS * 32
+    # Side by side all tiles are cold for both; and for two of which one is quick and one slow, too.
+    assert cycles(both) == pytest.approx(cold, rel=0.01)
+    spread = override(two, {"calibrated.block_spread": 0.05})
+    assert cycles(run(of, 2, 256, gpu=spread)) >= 0.95 * cold
+
+
 def test_hbm_holds_up_who_asks_for_more_than_it_has() -> None:
     """A trip of 50 cycles asks for 2,048 bytes; HBM gives 10 bytes a nanosecond. At most the two add up."""
     slow = override(GPU, {"hbm.bandwidth_bytes_per_s": 1e10})
@@ -198,11 +218,19 @@ def test_plain_loads_are_found_in_the_l1_while_it_has_room() -> None:
     timing = run(PLAIN, 2, 10)
     assert timing.l1_hit_bytes == 10 * ROWS * 32 and timing.fill_bytes == 2 * timing.l1_hit_bytes
     assert timing.tallies["K"].read_bytes == 10 * ROWS * 32
-    too_many = (256 << 10) // (ROWS * 32) + 1
+    # One tile too many: each finds what the next to last one before left of it, which is nothing.
+    too_many = 2 * (256 << 10) // (ROWS * 32)
     assert run(PLAIN, 2, too_many).l1_hit_bytes == 0
     # Copies into SRAM pass it by.
     copying = stream(chain(100), [instruction(s.COPY, 1), *PLAIN.segments[1].instructions], chain(100), loops=[1])
     assert run(copying, 2, 10).l1_hit_bytes == 0
+
+
+def test_what_is_stored_takes_room_in_the_l1() -> None:
+    """Ten tiles of 2 KiB are loaded and one is stored, in 20 KiB: a block after it finds less of them."""
+    small = override(GPU, {"sm.core.l1_bytes": (8 + 20) << 10})
+    assert run(PLAIN, 2, 10, gpu=small, store=False).l1_hit_bytes == 10 * ROWS * 32
+    assert run(PLAIN, 2, 10, gpu=small, store=True).l1_hit_bytes < 10 * ROWS * 32
 
 
 def test_two_sms_have_an_l1_each() -> None:
@@ -247,6 +275,102 @@ def test_a_pace_without_a_loop_is_all_to_enter() -> None:
     assert (found.enter, found.exit, found.trips) == (300, 0, ())
 
 
+def test_blocks_without_a_loop_run_one_after_the_other_on_shared_pipes() -> None:
+    """Two blocks of 20 exponentials take turns on a pipe of 8 cycles: 16 each, whatever they wait for besides."""
+    only = stream([instruction(s.EXP, stall=12)] * 20)
+    assert pace_of(only, 1, 1, CORE, MEMORY, 0).enter == pytest.approx(20 * 12)
+    assert pace_of(only, 2, 1, CORE, MEMORY, 0).enter == pytest.approx(20 * 16, rel=0.01)
+    found = pace_of(only, 2, 1, CORE, MEMORY, 0)
+    assert found.busy["exp"] == pytest.approx(1, rel=0.01)
+
+
+def test_a_pace_is_the_mean_over_how_far_apart_blocks_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up core whose trip takes so many cycles more as the second block starts after the first."""
+
+    def core(of: Stream, trips: Any, resident: int, *rest: Any) -> CoreRun:
+        apart = rest[-1]
+        return CoreRun(10, 10 + trips[0] * (100 + apart), (0,) * len(PIPES), (0,) * len(WAITS))
+
+    monkeypatch.setattr(pace, "run_core", core)
+    of = looped(10, 50, 20)
+    pace_of.cache_clear()
+    assert pace_of(of, 1, 1, CORE, MEMORY, 0).trips == (100,)
+    # From a quarter to 85 hundredths of the 100 cycles that a lone block takes, 55 in the mean.
+    assert pace_of(of, 2, 1, CORE, MEMORY, 0).trips == pytest.approx((155,))
+    pace_of.cache_clear()
+
+
+def test_what_leaves_an_sm_last_is_waited_for() -> None:
+    """Ten stores of 8 cycles each, issued in 4 each: they are through 80 cycles after the start, each round."""
+    found = pace_of(stream([instruction(s.STORE, 1)] * 10), 1, 1, CORE, MEMORY, 0)
+    assert found.enter + found.exit == pytest.approx(80, abs=10)
+    assert found.trips == ()
+
+
+def test_sms_lie_on_both_sides_of_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the second of two SMs tiles are asked for from the other side; on the trace's way too."""
+    asked = []
+    right = L2.read
+
+    def read(self: L2, now: int, access: Any, address: int, n_bytes: int, side: int = 0) -> tuple[int, int]:
+        asked.append(side)
+        return right(self, now, access, address, n_bytes, side)
+
+    monkeypatch.setattr(L2, "read", read)
+    two = override(GPU, {"sm.count": 2})
+    replay(two, [(trace(2, 8), 1, compiled(BLOCK))])
+    assert asked.count(0) == asked.count(1) == 8
+    asked.clear()
+    by_trace = override(load_gpu("a100-40gb"), {"sm.count": 2, "l2.partitions": 2})
+    simulate("flash", Attention(1, 1, None, 128, 128, 64), gpu=by_trace, tile=Tile(64, 64, 4, 2))
+    assert asked.count(0) == asked.count(1) > 0
+
+
+def test_loops_that_outrun_the_l2_are_taken_in_finer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 trips of 2 KiB, in both partitions 4 MiB: 64 steps where that fits, 256 where not."""
+    asked = []
+    right = L2.read
+
+    def read(self: L2, *arguments: Any) -> tuple[int, int]:
+        asked.append(arguments)
+        return right(self, *arguments)
+
+    monkeypatch.setattr(L2, "read", read)
+    for size, steps in ((4 << 20, 64), (3 << 20, 256)):
+        asked.clear()
+        run(BLOCK, 2, 1024, gpu=override(GPU, {"l2.capacity_bytes": size, "l2.dirty_limit_bytes": size}), store=False)
+        assert len(asked) == 2 * steps
+
+
+def test_the_memory_as_an_sm_sees_it() -> None:
+    """Of a made-up L2 of 32 bytes a cycle an SM: merged requests have the SM's whole port, 64; stores cost four."""
+    gpu = override(
+        GPU, {"l2.bandwidth_bytes_per_s": 32e9, "calibrated.store_cost": 4, "calibrated.load_cycles": 900,
+              "calibrated.merged_share": 0.8, "hbm.bandwidth_bytes_per_s": 16e9},
+    )  # fmt: skip
+
+    def times(of: Gpu, *, cold: bool = False, lockstep: bool = False) -> MemoryTimes:
+        return memory_times(of, 1e9, 0.0, frozenset(), cold=cold, lockstep=lockstep)
+
+    assert times(gpu).bytes_per_cycle == 40 and times(gpu, lockstep=True).bytes_per_cycle == 64
+    assert times(gpu).store_bytes_per_cycle == times(gpu, lockstep=True).store_bytes_per_cycle == 8
+    assert (times(gpu).copy_latency, times(gpu, cold=True).copy_latency) == (200, 700)
+    assert (times(gpu).load_latency, times(gpu, cold=True).load_latency) == (200, 900)
+    without = times(override(gpu, {"l2": None}))
+    assert without.bytes_per_cycle == without.store_bytes_per_cycle == 16 and without.copy_latency == 700
+
+
+def test_words_beyond_a_row_are_not_moved() -> None:
+    """A block that stores 64 rows of 32 bytes with instructions for twice as much stores in half their time."""
+    of = compiled(stream([instruction(s.STORE, 1)] * 8))
+    assert of.used_shares(plan_launch(stores_only(), GPU)) == (1.0, 0.5)
+    assert compiled(BLOCK).used_shares(plan_launch(trace(1, 2), GPU)) == (1.0, 1.0)
+
+
+def stores_only() -> LaunchTrace:
+    return LaunchTrace("t", (("i", 1),), (Store(rows(O, symbol("i") * ROWS), "o"),), values=("o",))
+
+
 def test_a_second_loop_has_a_pace_of_its_own() -> None:
     """The loop of a causal kernel over masked tiles: 50 and 80 cycles a trip."""
     two = stream(chain(100), chain(50), chain(10), chain(80), chain(20), loops=[1, 3])
@@ -273,11 +397,17 @@ def test_shares_of_a_pace_are_of_its_trips() -> None:
     assert pace_of(of, 1, 1, CORE, MEMORY, 0).waited["memory"] > 0.9
 
 
+class Forgetful(dict[int, int]):
+    def __setitem__(self, key: int, value: int) -> None:
+        pass
+
+
 FAULTS: dict[str, tuple[str, str]] = {
     "no start": ("test_an_sm_starts_one_warp_after_the_other", "start"),
     "no drain": ("test_one_block_is_its_pace_and_what_comes_before_and_after", "drain"),
     "one pace for all": ("test_blocks_on_an_sm_go_at_the_pace_of_so_many", "alone"),
     "all tiles in the L2": ("test_tiles_from_hbm_come_later_than_tiles_of_the_l2", "warm"),
+    "who follows overtakes": ("test_nobody_overtakes_who_fetches", "front"),
     "an L1 that keeps all": ("test_plain_loads_are_found_in_the_l1_while_it_has_room", "l1"),
     "trips left out": ("test_a_pace_is_the_difference_of_runs", "trips"),
 }
@@ -295,8 +425,16 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(paced.PacedRun, "_pace", lambda self, resident, cold: right(self, 1, cold))
     elif part == "warm":
         monkeypatch.setattr(paced.PacedRun, "_pace", lambda self, resident, cold: right(self, resident, False))
+    elif part == "front":
+        made = paced.PacedRun.__init__
+
+        def forgets(self: Any, *arguments: Any) -> None:
+            made(self, *arguments)
+            self._front_ps = Forgetful()
+
+        monkeypatch.setattr(paced.PacedRun, "__init__", forgets)
     elif part == "l1":
-        monkeypatch.setattr(paced.Compiled, "l1_bytes", lambda self, gpu, per_sm: 1 << 30)
+        monkeypatch.setattr(Compiled, "l1_bytes", lambda self, gpu, per_sm: 1 << 30)
     else:
         pace_of.cache_clear()
         real = pace.run_core
