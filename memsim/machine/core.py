@@ -25,7 +25,7 @@ PIPES = ("fma", "alu", "exp", "uniform", "lsu", "tensor", "sram")
 WAITS = ("tensor", "exp", "alu", "sram", "memory", "order")
 _FOR_TENSOR, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_MEMORY, _FOR_ORDER = range(6)
 _WAIT_OF_PIPE = (_FOR_ALU, _FOR_ALU, _FOR_EXP, _FOR_ALU, _FOR_SRAM, _FOR_TENSOR, _FOR_SRAM)
-_WORD_OF_WARP_BYTES = 128
+WORD_OF_WARP_BYTES = 128
 _PRODUCT_ROWS, _PRODUCT_DEPTH, _ELEMENT_BYTES = 64, 16, 2
 # Cycles' worth of stores that wait on their way out of an SM before the next one has to.
 _STORE_QUEUE = 256.0
@@ -215,7 +215,7 @@ def _steps(segment: Segment, core: CoreTimes, memory: MemoryTimes) -> tuple[tupl
         cause, amount = _FOR_ALU, 0.0
         if kind in by_words:
             pipe, cycles = _LSU, core.lsu_word * argument
-        words_bytes = argument * _WORD_OF_WARP_BYTES * core.sub_partitions
+        words_bytes = argument * WORD_OF_WARP_BYTES * core.sub_partitions
         more: Any = None
         if kind == s.LOAD:
             latency, amount, cause = memory.load_latency, words_bytes, _FOR_MEMORY

@@ -69,9 +69,9 @@ class L2:
     def __init__(self, gpu: Gpu, hbm: Hbm) -> None:
         assert gpu.l2 is not None
         self._hbm = hbm
-        self._partitions = gpu.l2.partitions
+        self.partitions = gpu.l2.partitions
         # Room is counted in a partition's share of a byte.
-        self._whole = self._capacity = gpu.l2.capacity_bytes * self._partitions
+        self._whole = self._capacity = gpu.l2.capacity_bytes * self.partitions
         self._dirty_limit = gpu.l2.dirty_limit_bytes or gpu.l2.capacity_bytes
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._dirty: OrderedDict[int, _Piece] = OrderedDict()
@@ -83,7 +83,7 @@ class L2:
     def begin_launch(self, local_bytes: int = 0) -> None:
         """A further launch starts; what is there stays, but for the room of `local_bytes` that its threads spill."""
         self._launch += 1
-        self._capacity = max(1, self._whole - local_bytes * self._partitions)
+        self._capacity = max(1, self._whole - local_bytes * self.partitions)
         self._evict(0)
         self.tallies = {}
 
@@ -117,7 +117,7 @@ class L2:
 
     def write(self, now: int, access: Access, address: int, n_bytes: int) -> None:
         """A store that arrives now. Nothing is read for it: stores fill whole sectors."""
-        partitions = self._partitions
+        partitions = self.partitions
         parts = [(address * 2 * partitions, n_bytes)] if access.shared else _parts(access, address, n_bytes)
         if access.shared:
             # What is dirty of it, the first of its homes counts.
@@ -138,7 +138,7 @@ class L2:
         self._evict(now)
 
     def _read_shared(self, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
-        pieces, partitions = self._pieces, self._partitions
+        pieces, partitions = self._pieces, self.partitions
         key = address * 2 * partitions
         near, copied = key + side, key + partitions + side
         home, copy = pieces.get(near), pieces.get(copied)
@@ -180,7 +180,7 @@ class L2:
     def _read_once(self, now: int, key: int, n_bytes: int, limit: int) -> int:
         piece = self._pieces.get(key)
         if piece is None:
-            piece = self._pieces[key] = _Piece(self._partitions)
+            piece = self._pieces[key] = _Piece(self.partitions)
         # What of it is not yet read grows no younger by this.
         if piece.launch != self._launch:
             piece.launch, piece.left = self._launch, piece.bytes

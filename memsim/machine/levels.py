@@ -21,6 +21,11 @@ class Memory:
         self._l2_latency_ps = duration_ps(gpu.l2.latency_s, 1.0) if gpu.l2 is not None else 0
 
     @property
+    def sides(self) -> int:
+        """The partitions of the L2, on whose sides SMs lie in turn."""
+        return self.l2.partitions if self.l2 is not None else 1
+
+    @property
     def dirty_bytes(self) -> int:
         """Stored bytes that are not yet in HBM."""
         return self.l2.dirty_bytes if self.l2 is not None else 0

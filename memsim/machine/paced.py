@@ -35,7 +35,7 @@ from memsim.stream import LOAD, MMA, PRODUCT
 from memsim.trace import Bound
 
 _MILLION = 10**6
-# Where a tile comes from: the L1 or L2 have it, HBM sends it already, it is asked for now.
+# Where a tile comes from: the L1 or the L2 has it, it is on its way from HBM, HBM has to be asked.
 _HELD, _ON_ITS_WAY, _MISSED = range(3)
 # Where threads spill: above every tensor.
 _STACK = Access("stack", True, 1 << 60, 1, 1, 1, 1, 1)
@@ -100,9 +100,8 @@ class PacedRun:
         # Copies pass the L1 by; what a kernel loads plainly it caches.
         copies = any(segment.copies for segment in compiled.stream.segments)
         self._plain = LOAD in kinds and not copies and PART_L1 not in without
-        sides = gpu.l2.partitions if gpu.l2 is not None else 1
         l1_bytes = compiled.l1_bytes(gpu, per_sm)
-        self._sms = [_Sm(number % sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
+        self._sms = [_Sm(number % memory.sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
         self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
         self._loaded, self._stored = compiled.used_shares(plan)

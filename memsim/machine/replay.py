@@ -145,8 +145,7 @@ class _LaunchRun:
         self._last_landing_ps = int(env.now)
         self._last_block_end_ps = int(env.now)
         self.end_ps = int(env.now)
-        sides = gpu.l2.partitions if gpu.l2 is not None else 1
-        self._sms = [Sm(number % sides) for number in range(min(gpu.sm.count, self._handout.blocks))]
+        self._sms = [Sm(number % memory.sides) for number in range(min(gpu.sm.count, self._handout.blocks))]
         self._sm_count = gpu.sm.count
         slots = min(per_sm, -(-self._handout.blocks // len(self._sms)))
         for _ in range(slots):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memsim.gpu import Gpu
-from memsim.machine.core import CoreTimes, MemoryTimes
+from memsim.machine.core import WORD_OF_WARP_BYTES, CoreTimes, MemoryTimes
 from memsim.machine.parts import BUFFER_REUSE, COLD_MISSES
 
 WARP_LANES = 32
-WORD_OF_WARP_BYTES = 128
 _COPY_WORDS = 4
 # Multiplications and additions of one warp's mma.m16n8k16, twice their number (PTX ISA, mma.sync).
 _MMA_FLOP = 2 * 16 * 8 * 16

@@ -33,7 +33,7 @@ def test_a_tile_larger_than_the_l1_is_there_as_far_as_there_is_room() -> None:
     assert L1(0).take(0, 100) == 0
 
 
-def test_a_clipped_tile_is_found_whole() -> None:
+def test_of_a_clipped_tile_only_that_much_is_held() -> None:
     l1 = L1(1000)
     l1.take(0, 100)
     assert l1.take(0, 40) == 40
