@@ -83,7 +83,9 @@ def check_bytes(result: Result, problem: Attention, tile: Tile) -> None:
         assert written <= launch.sram_store_bytes + spilled or not known
         whole_sectors = problem.head_dim % 16 == problem.seq_len_k % 16 == 0
         if known and not spilled and result.algorithm != "flash1" and whole_sectors:
-            assert written == launch.sram_store_bytes
+            # In a warm run a store may meet its own bytes, still dirty from the run before: those are owed once.
+            again = min(owed, launch.sram_store_bytes) if result.l2_state == "warm" else 0
+            assert launch.sram_store_bytes - again <= written <= launch.sram_store_bytes
         owed = launch.l2_dirty_bytes_at_end
     outputs = problem.tensor_bytes()["O"]
     assert result.total.hbm_read_bytes >= compulsory_bytes(problem) - outputs or result.l2_state == "warm"
@@ -100,6 +102,8 @@ CASES: dict[str, Any] = {
 
 @settings(max_examples=scaled(50))
 @given(**CASES)
+# No keys: zeros are stored over those that the run before left dirty.
+@example("naive", Attention(1, 1, None, 257, 0, 64), load_gpu("h200"), TILES[0], "warm")
 def test_bytes_lie_between_what_is_compulsory_and_what_is_filled(
     algorithm: str, problem: Attention, gpu: Gpu, tile: Tile, state: str
 ) -> None:
