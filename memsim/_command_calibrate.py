@@ -30,8 +30,9 @@ SPEC = Spec(
     (
         Option("gpu", "Fit", "The machine: its file's [calibrated] is where the fit begins.", "NAME|FILE", "h200"),
         Option("rows", "Fit", "Rows to fit to, at most; whole problems are left out beside them.", "N", str(_ROWS)),
-        Option("iterations", "Fit", "Iterations, at most; each replays every row some thirty times.", "N",
+        Option("iterations", "Fit", "Iterations, at most; each replays every row once a constant and six times.", "N",
                str(_ITERATIONS)),
+        Option("only", "Fit", "Fit these constants alone and leave the others as they are.", "NAME,…"),
         Option("judge", "Fit", "A measurement CSV of other problems, to judge the constants by.", "FILE.csv"),
         JOBS,
         Option("out", "Output", "Write the machine's file with the new constants here, after every iteration.",
@@ -62,13 +63,14 @@ def run(line: Line) -> int:
     faults.raise_any()
     assert gpu is not None and path is not None and rows is not None and judge is not None
     assert most_rows is not None and iterations is not None and jobs is not None
+    only = [name for name in line.options.get("only", "").split(",") if name]
     keeper = _Keeper(_writer(name, path, line.options.get("judge"), out))
     code = 0
     try:
         with ProgressBar() as bar:
             found = calibrate(
-                gpu, rows, judge=judge, most_rows=most_rows, most_iterations=iterations, jobs=jobs, progress=bar,
-                keep=keeper.keep,
+                gpu, rows, judge=judge, most_rows=most_rows, most_iterations=iterations,
+                only=only, jobs=jobs, progress=bar, keep=keeper.keep,
             )  # fmt: skip
         keeper.keep(found)
     except KeyboardInterrupt:

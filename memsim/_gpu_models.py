@@ -204,6 +204,7 @@ class Core(_Part):
     integer_per_clock: _PerClock = Field(description="integer, logic, compare, minimum and maximum operations")
     multiply_per_clock: _PerClock = Field(description="integer multiplications")
     conversion_per_clock: _PerClock = Field(description="conversions from float32 to 16 bits")
+    mma_flop_per_clock: _PerClock = Field(description="matrix products of single warps (mma.sync)")
     inward_bytes_per_clock: _BytesPerClock = Field(description="from the L2 into the SM")
     l1_bytes: _Bytes = Field(description="SRAM and L1 together; what SRAM leaves caches plain loads and spills")
 
@@ -235,7 +236,6 @@ class Calibrated(_Part):
         "requests are merged before the L2"
     )
     store_cost: _Cost = Field(description="bandwidth of the L2 that a stored byte takes, in bytes")
-    mma_flop_per_clock: _PerClock = Field(description="of one SM, matrix products of single warps")
     product_start_cycles: _Cycles = Field(description="from the issue of a warp group's product to its start")
     product_end_cycles: _Cycles = Field(description="from its end until who waits for it goes on")
     tensor_contention_cycles: _Cycles = Field(description="what arithmetic takes more beside a running product")
@@ -247,6 +247,7 @@ class Calibrated(_Part):
     barrier_cycles: _Cycles = Field(description="of a block's barrier once all are there")
     fence_cycles: _Cycles = Field(description="of a memory fence")
     spill_cycles: _Cycles = Field(description="latency of a spilled word in the L1")
+    spill_miss_cycles: _Cycles = Field(description="what one that the L1 no longer holds takes besides, from the L2")
     spill_miss_share: _Factor = Field(
         description="share of spilled words that miss the L1, per L1 that they would fill, if they fill more than one"
     )

@@ -38,7 +38,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "merged_share": (0.6, 1.0),
     "lockstep_wait_share": (0.02, 0.3),
     "store_cost": (1, 6),
-    "mma_flop_per_clock": (800, 3000),
     "product_start_cycles": (4, 60),
     "product_end_cycles": (10, 80),
     "tensor_contention_cycles": (0.05, 4.0),
@@ -50,6 +49,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "barrier_cycles": (8, 80),
     "fence_cycles": (50, 2000),
     "spill_cycles": (20, 150),
+    "spill_miss_cycles": (150, 1500),
     "spill_miss_share": (0.05, 0.6),
     "copies_at_banks": (0.2, 2.0),
 }
@@ -111,10 +111,10 @@ class Calibration:
 
 def calibrate(
     gpu: Gpu, rows: Sequence[Measurement], *, judge: Sequence[Measurement] = (), most_rows: int = 160,
-    most_iterations: int = 3, jobs: int = 1, progress: Progress | None = None,
+    most_iterations: int = 3, only: Sequence[str] = (), jobs: int = 1, progress: Progress | None = None,
     keep: Callable[[Calibration], None] | None = None,
 ) -> Calibration:  # fmt: skip
-    """Fit `gpu.calibrated` to the cold rows that have SM cycles.
+    """Fit `gpu.calibrated`, or `only` these of its constants, to the cold rows that have SM cycles.
 
     At most `most_rows` of them are fitted to, the same number of each tile as near as may be; every fourth problem is
     left out. `judge` has rows of problems that the constants are judged by and never fitted to. `keep` is given what
@@ -125,6 +125,10 @@ def calibrate(
         raise MemsimError(
             f"{gpu.name} has no [calibrated] table and [sm.core] to start from: copy those of the machine it is most "
             "like."
+        )
+    if unknown := [name for name in only if name not in BOUNDS]:
+        raise MemsimError(
+            f"{name!r} is not a constant that is fitted; give any of {', '.join(BOUNDS)}." for name in unknown
         )
     if both := {row.problem for row in usable(rows)} & {row.problem for row in judge}:
         raise MemsimError(
@@ -141,7 +145,7 @@ def calibrate(
     start = gpu.calibrated
     clocked = gpu.calibrated.model_copy(update=clocks_of(rows))
     with Processes(jobs) as processes:
-        fit = _Fit(gpu, processes, progress)
+        fit = _Fit(gpu, processes, progress, [name for name in BOUNDS if not only or name in only])
         told: dict[str, Error | None] = {}
         for name, table, of in (
             ("fitted_before", start, fitted), ("left_out_before", start, left), ("judged_before", start, judged)
@@ -230,8 +234,11 @@ def error_of(rows: Sequence[Measurement], errors: np.ndarray) -> Error:
 class _Fit:
     """Replays rows with changed constants, and changes them for the better."""
 
-    def __init__(self, gpu: Gpu, processes: Processes, progress: Progress | None) -> None:
+    def __init__(
+        self, gpu: Gpu, processes: Processes, progress: Progress | None, names: Sequence[str]
+    ) -> None:  # fmt: skip
         self._gpu = gpu
+        self._names = names
         self._processes = processes
         self._progress = progress
 
@@ -243,7 +250,7 @@ class _Fit:
         so_far: Callable[[Calibrated, int, np.ndarray], Calibration], keep: Callable[[Calibration], None] | None,
     ) -> Calibration:  # fmt: skip
         """The best constants within so many iterations; one that gains less than a hundredth is the last."""
-        names = list(BOUNDS)
+        names = self._names
         errors = self._residuals([table], rows, "first look")[0]
         found = so_far(table, 0, errors)
         for iteration in range(1, most_iterations + 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memsim import stream
 from memsim.gpu import Gpu
 from memsim.machine.core import WORD_OF_WARP_BYTES
-from memsim.machine.plan import ISSUE, LOOP, STORE, LaunchPlan
+from memsim.machine.plan import ISSUE, LOOP, STORE, Environment, LaunchPlan
 from memsim.stream import Stream
 
 # The carve-outs of SRAM from what it shares with the L1, in KiB (CUDA C++ Programming Guide, compute capability 9.0).
@@ -36,6 +36,17 @@ class Compiled:
     def spilled_bytes(self) -> int:
         """What the threads of a block spill."""
         return self.warps * _WARP_THREADS * self.stack_bytes
+
+    def further_trips(self, plan: LaunchPlan, coordinates: Environment) -> tuple[int, ...]:
+        """How often a block goes through each loop of its kernel after the first: a loop of the trace is followed by
+        one for its masked tiles."""
+        made = [0] * len(self.stream.loops)
+        loops = [step[1] for step in plan.body.steps if step[0] == LOOP]
+        for number, body in enumerate(loops if made else ()):
+            start, unmasked, stop = body.trips(coordinates)
+            made[min(number, len(made) - 1)] += unmasked - start
+            made[min(number + 1, len(made) - 1)] += stop - unmasked
+        return tuple(made[1:])
 
     def l1_bytes(self, gpu: Gpu, per_sm: int) -> int:
         """Bytes of the L1 beside the SRAM of the resident blocks, which is carved out in steps."""

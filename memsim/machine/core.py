@@ -68,7 +68,8 @@ class CoreTimes:
 @dataclass(frozen=True)
 class MemoryTimes:
     """What lies behind the SM, as its copies see it: bytes a cycle into the SM or out of it, latencies in cycles (of
-    a block's first boxes that of their descriptors besides), the share of spilled words that the L1 no longer holds."""
+    a block's first boxes that of their descriptors besides; of spilled words, which stay in the L2, where the L1 no
+    longer holds them), the share of spilled words that it no longer holds."""
 
     bytes_per_cycle: float
     store_bytes_per_cycle: float
@@ -77,6 +78,7 @@ class MemoryTimes:
     load_latency: float
     descriptor_latency: float = 0.0
     spill_miss_share: float = 0.0
+    spill_miss_latency: float = 0.0
     reuse: bool = True
 
 
@@ -220,7 +222,7 @@ def _steps(segment: Segment, core: CoreTimes, memory: MemoryTimes) -> tuple[tupl
         if kind == s.LOAD:
             latency, amount, cause = memory.load_latency, words_bytes, _FOR_MEMORY
         elif kind == s.SPILL_LOAD:
-            latency = core.spill_latency + memory.spill_miss_share * memory.copy_latency
+            latency = core.spill_latency + memory.spill_miss_share * memory.spill_miss_latency
             amount, cause = words_bytes * memory.spill_miss_share, _FOR_MEMORY
         elif kind == s.SPILL_STORE:
             amount = words_bytes * memory.spill_miss_share

@@ -2,7 +2,7 @@
 
 A block enters (everything up to its loops and after them, but for its stores' way out) and then takes so many cycles
 a trip of each of its loops. Both are differences between runs of a core with few trips and with more, so they hold for
-any number of trips.
+any number of trips. A further loop has to fill its buffers again, which the trips that a block makes of it share.
 
 Blocks that share a core fall into step with one another, and which step depends on how far apart they start: a trip can
 take a tenth longer in one than in another. On a machine they start at all distances: a pace is the mean over several.
@@ -18,9 +18,10 @@ from functools import cache, lru_cache
 from memsim.machine.core import PIPES, WAITS, CoreRun, CoreTimes, MemoryTimes, run_core
 from memsim.stream import Segment, Stream
 
-_FEW, _MORE, _OF_A_FURTHER_LOOP = 3, 9, 3
-# How far apart blocks start, in trips of one that is alone; the last starts that much after the first.
-_APART = (0.25, 0.85)
+_FEW, _MORE = 3, 9
+# How far apart blocks start, in trips of one that is alone; the last starts that much after the first. Two by
+# themselves lock the hardest, so they are tried at more distances.
+_APART, _TWO_APART = (0.25, 0.85), (0.1, 0.35, 0.6, 0.85)
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class Pace:
 
 @lru_cache(maxsize=8192)
 def pace_of(
-    stream: Stream, resident: int, warps: int, core: CoreTimes, memory: MemoryTimes, box_bytes: int, groups: int = 1
+    stream: Stream, resident: int, warps: int, core: CoreTimes, memory: MemoryTimes, box_bytes: int, groups: int = 1,
+    further_trips: tuple[int, ...] = (),
 ) -> Pace:  # fmt: skip
-    """The pace of a stream; `warps` are a block's in one sub-partition, which meet at barriers in `groups` apart."""
+    """The pace of a stream; `warps` are a block's in one sub-partition, which meet at barriers in `groups` apart, and
+    `further_trips` those that a block makes of each loop after the first."""
 
     def run(apart_cycles: float, *trips: int) -> CoreRun:
         return run_core(stream, trips, resident, warps, core, memory, box_bytes, groups, apart_cycles)
@@ -55,14 +58,15 @@ def pace_of(
     distances: tuple[float, ...] = (0.0,)
     if resident > 1:
         alone = pace_of(stream, 1, warps, core, memory, box_bytes, groups).trips[0]
-        distances = tuple(share * alone / (resident - 1) for share in _APART)
+        distances = tuple(share * alone / (resident - 1) for share in (_TWO_APART if resident == 2 else _APART))
     few, more = (_mean([run(apart, n, *[0] * further) for apart in distances]) for n in (_FEW, _MORE))
     trips = [max(0.0, (more.ended - few.ended) / (_MORE - _FEW))]
     for number in range(further):
         counts = [_FEW, *[0] * further]
-        counts[1 + number] = _OF_A_FURTHER_LOOP
+        made = min(_MORE, max(1, further_trips[number])) if number < len(further_trips) else _FEW
+        counts[1 + number] = made
         longer = _mean([run(apart, *counts) for apart in distances])
-        trips.append(max(0.0, (longer.ended - few.ended) / _OF_A_FURTHER_LOOP))
+        trips.append(max(0.0, (longer.ended - few.ended) / made))
     both = max(0.0, few.ended - _FEW * trips[0])
     enter = min(few.entered, both)
     return Pace(enter, both - enter, tuple(trips), *_shares(more, few, warps * resident))

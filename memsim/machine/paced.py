@@ -27,7 +27,7 @@ from memsim.machine.levels import Memory
 from memsim.machine.pace import Pace, pace_of
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
 from memsim.machine.parts import L1 as PART_L1
-from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, Environment, LaunchPlan, bound_value
+from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, Environment, LaunchPlan
 from memsim.machine.sm import PIPE_NAMES
 from memsim.machine.times import core_times, memory_times
 from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress
@@ -105,6 +105,8 @@ class PacedRun:
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
         self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
         self._loaded, self._stored = compiled.used_shares(plan)
+        middle = next(iter(order.units_of_block(plan.axes, self._blocks // 2)))
+        self._further_trips = compiled.further_trips(plan, middle)
         self._lockstep = False
         self._paces: dict[tuple[int, bool], Pace] = {}
         self._steps: dict[tuple[int, bool], _Steps] = {}
@@ -207,10 +209,9 @@ class PacedRun:
         """All trips of one loop of a block."""
         env: Any = self._env
         timeout = env.timeout
-        start, stop = bound_value(body.start, coordinates), bound_value(body.stop, coordinates)
+        start, unmasked, stop = body.trips(coordinates)
         if stop <= start:
             return
-        unmasked = stop if body.unmasked is None else min(stop, max(start, bound_value(body.unmasked, coordinates)))
         stored = {step[1] for step in body.steps if step[0] == STORE}
         moves = [(n in stored, m.access, *m.over(coordinates, stop)) for n, m in enumerate(body.moves)]
         time_at, steps_of = self._time_at, self._steps
@@ -338,9 +339,8 @@ class PacedRun:
                 bytes_per_cycle=memory.bytes_per_cycle / self._loaded,
                 store_bytes_per_cycle=memory.store_bytes_per_cycle / self._stored,
             )
-            self._paces[key] = pace_of(
-                kernel.stream, resident, self._warps, self._core, memory, kernel.box_bytes, kernel.groups
-            )
+            shared = (self._warps, self._core, memory, kernel.box_bytes, kernel.groups, self._further_trips)
+            self._paces[key] = pace_of(kernel.stream, resident, *shared)
         return self._paces[key]
 
     def _waiting(self, total: int) -> float:

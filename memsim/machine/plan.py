@@ -141,6 +141,12 @@ class BodyPlan:
     prologue: list[tuple[int, int]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
+    def trips(self, coordinates: Environment) -> tuple[int, int, int]:
+        """(where the loop of a block starts, where its masked trips do, where it stops)."""
+        start, stop = bound_value(self.start, coordinates), bound_value(self.stop, coordinates)
+        unmasked = stop if self.unmasked is None else bound_value(self.unmasked, coordinates)
+        return start, min(stop, max(start, unmasked)), max(start, stop)
+
 
 @dataclass
 class LaunchPlan:

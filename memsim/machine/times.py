@@ -33,7 +33,7 @@ def core_times(gpu: Gpu, dtype: str) -> CoreTimes:
         uniform=1.0,
         lsu_word=word,
         copy=word * _COPY_WORDS,
-        mma=_MMA_FLOP * parts / fitted.mma_flop_per_clock,
+        mma=_MMA_FLOP * parts / core.mma_flop_per_clock,
         product_flop_per_cycle=gpu.sm.pipes.dot_flop_per_clock(dtype),
         sram_bytes_per_cycle=gpu.sm.sram.bandwidth_bytes_per_clock,
         exp_latency=fitted.exp_cycles,
@@ -74,5 +74,6 @@ def memory_times(
         load_latency=fitted.load_cycles if far else fitted.copy_cycles,
         descriptor_latency=fitted.descriptor_cycles,
         spill_miss_share=spill_miss_share,
+        spill_miss_latency=fitted.spill_miss_cycles if gpu.l2 is not None else copy,
         reuse=BUFFER_REUSE not in without,
     )

@@ -97,6 +97,15 @@ def test_a_fit_comes_near_a_machine_with_other_constants(
     assert [k.iterations for k in kept] == list(range(1, len(kept) + 1)) and kept[-1] == found
 
 
+def test_constants_that_are_not_asked_for_stay_as_they_are(
+    rows: list[Measurement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "BOUNDS", FEW)
+    found = calibrate.calibrate(H200, rows, most_iterations=1, only=["launch_cycles"])
+    moved = {n for n, value in found.constants.model_dump().items() if value != constants().model_dump()[n]}
+    assert "launch_cycles" in moved and moved <= {"launch_cycles", *calibrate.CLOCKS}
+
+
 def test_a_machine_that_is_right_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "BOUNDS", FEW)
     found = calibrate.calibrate(H200, measured([launch(length) for length in LENGTHS], H200), most_iterations=1)
@@ -260,6 +269,7 @@ BAD: list[tuple[Mapping[str, str], tuple[str, ...], str]] = [
     ({}, ("--gpu", "a100-80gb"), "has no [calibrated] table and [sm.core] to start from"),
     ({"sm_cycles": ""}, (), "no row has sm_cycles of a cold launch"),
     ({"cache_state": "warm"}, (), "no row has sm_cycles of a cold launch"),
+    ({}, ("--only", "sram_cycles,luck"), "'luck' is not a constant that is fitted; give any of launch_cycles, "),
     ({}, ("--rows", "0"), "--rows is 0; give a whole number from 1 to 1000000."),
     ({}, ("--out", "x.csv"), 'out is "x.csv": give a file that ends in .toml.'),
     ({}, ("--out", "/no/such/x.toml"), 'out is "/no/such/x.toml", which cannot be written'),

@@ -207,7 +207,7 @@ def test_a_fence_takes_its_time() -> None:
 def test_spills_are_as_fast_as_the_l1_unless_it_is_too_small() -> None:
     spill = (instruction(s.SPILL_LOAD, 1, writes=0), instruction(s.FMA, waits=[0]))
     assert run(*spill).ended == 40 + 1
-    half = run(*spill, memory=replace(MEMORY, spill_miss_share=0.5))
+    half = run(*spill, memory=replace(MEMORY, spill_miss_share=0.5, spill_miss_latency=200))
     assert half.ended == 40 + 0.5 * 200 + 4 + 1
 
 

@@ -295,9 +295,38 @@ def test_a_pace_is_the_mean_over_how_far_apart_blocks_start(monkeypatch: pytest.
     of = looped(10, 50, 20)
     pace_of.cache_clear()
     assert pace_of(of, 1, 1, CORE, MEMORY, 0).trips == (100,)
-    # From a quarter to 85 hundredths of the 100 cycles that a lone block takes, 55 in the mean.
-    assert pace_of(of, 2, 1, CORE, MEMORY, 0).trips == pytest.approx((155,))
+    # From a tenth to 85 hundredths of the 100 cycles that a lone block takes, 47.5 in the mean.
+    assert pace_of(of, 2, 1, CORE, MEMORY, 0).trips == pytest.approx((147.5,))
+    # Of three the last starts a quarter to 85 hundredths after the first, the second after half of that.
+    assert pace_of(of, 3, 1, CORE, MEMORY, 0).trips == pytest.approx((127.5,))
     pace_of.cache_clear()
+
+
+def test_the_trips_of_a_further_loop_share_what_it_takes_to_fill_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up core whose second loop takes 30 cycles once and 50 a trip."""
+
+    def core(of: Stream, trips: Any, *rest: Any) -> CoreRun:
+        return CoreRun(
+            10, 10 + 100 * trips[0] + bool(trips[1]) * (30 + 50 * trips[1]), (0,) * len(PIPES), (0,) * len(WAITS)
+        )
+
+    monkeypatch.setattr(pace, "run_core", core)
+    two = stream(chain(100), chain(50), chain(10), chain(80), chain(20), loops=[1, 3])
+    for made, each in (((1,), 80), ((2,), 65), ((3,), 60), ((), 60), ((0,), 80), ((1000,), 50 + 30 / 9)):
+        pace_of.cache_clear()
+        assert pace_of(two, 1, 1, CORE, MEMORY, 0, 1, made).trips == pytest.approx((100, each))
+    pace_of.cache_clear()
+
+
+def test_a_kernel_knows_how_often_a_block_goes_through_its_further_loops() -> None:
+    two = compiled(stream(chain(100), chain(50), chain(10), chain(80), chain(20), loops=[1, 3]))
+    plain = trace(4, 10)
+    (loop, store) = plain.body
+    assert isinstance(loop, Loop)
+    for unmasked, made in ((None, 0), (7, 3), (12, 0), (0, 10)):
+        masked = LaunchTrace("t", plain.axes, (replace(loop, unmasked=unmasked), store), values=("o",))
+        assert two.further_trips(plan_launch(masked, GPU), {"i": 0}) == (made,)
+    assert compiled(BLOCK).further_trips(plan_launch(plain, GPU), {"i": 0}) == ()
 
 
 def test_what_leaves_an_sm_last_is_waited_for() -> None:
@@ -356,8 +385,11 @@ def test_the_memory_as_an_sm_sees_it() -> None:
     assert times(gpu).store_bytes_per_cycle == times(gpu, lockstep=True).store_bytes_per_cycle == 8
     assert (times(gpu).copy_latency, times(gpu, cold=True).copy_latency) == (200, 700)
     assert (times(gpu).load_latency, times(gpu, cold=True).load_latency) == (200, 900)
+    # Where tiles come from HBM, what threads spill is still in the L2.
+    assert times(gpu).spill_miss_latency == times(gpu, cold=True).spill_miss_latency == 200
     without = times(override(gpu, {"l2": None}))
-    assert without.bytes_per_cycle == without.store_bytes_per_cycle == 16 and without.copy_latency == 700
+    assert without.bytes_per_cycle == without.store_bytes_per_cycle == 16
+    assert without.copy_latency == without.spill_miss_latency == 700
 
 
 def test_words_beyond_a_row_are_not_moved() -> None:
