@@ -5,6 +5,7 @@ from memsim.attention import Attention
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import Gpu, gpu_names, load_gpu
 from memsim.result import Comparison, Launch, Result, Total
+from memsim.sweep import sweep
 from memsim.tile import Tile
 
 __version__ = "0.1.0"
@@ -25,4 +26,5 @@ __all__ = [
     "gpu_names",
     "load_gpu",
     "simulate",
+    "sweep",
 ]

@@ -147,7 +147,7 @@ def _command(spec: Spec) -> Callable[..., Any]:
         kind = list[bool] if option.flag else list[str]
         parameters.append(
             inspect.Parameter(
-                option.name.replace("-", "_"),
+                _parameter_name(option),
                 inspect.Parameter.KEYWORD_ONLY,
                 annotation=Annotated[kind, parameter],
                 default=(),
@@ -156,6 +156,11 @@ def _command(spec: Spec) -> Callable[..., Any]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.memsim_command = spec.name  # type: ignore[attr-defined]
     return command
+
+
+def _parameter_name(option: Option) -> str:
+    """What Python calls it: an option may be a word that Python keeps for itself, such as from."""
+    return f"option_{option.name.replace('-', '_')}"
 
 
 def _positionals(spec: Spec, tokens: Sequence[str], faults: Faults) -> list[str]:
@@ -192,7 +197,7 @@ def _line(spec: Spec, positionals: Sequence[str], given: Given, faults: Faults) 
     options: dict[str, str] = {}
     repeated: dict[str, list[str]] = {option.name: [] for option in spec.options if option.repeatable}
     for option in spec.options:
-        texts = [str(v).lower() if isinstance(v, bool) else v for v in given.get(option.name.replace("-", "_"), ())]
+        texts = [str(v).lower() if isinstance(v, bool) else v for v in given.get(_parameter_name(option), ())]
         if not option.flag and any(text.startswith("--") for text in texts):
             follower = next(text for text in texts if text.startswith("--"))
             faults.append(f"--{option.name} needs a value after it, but {quoted(follower)} follows.")

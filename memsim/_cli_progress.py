@@ -11,16 +11,20 @@ from memsim._cli_output import console_for, is_terminal_stderr, say
 from memsim._options import Request
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, Task, TaskID
 
 _A_MOMENT_S = 1.0
 _MANY_OPERATIONS = 5_000_000
 
 
 class ProgressBar:
-    """A context in which calls of the object draw a bar: what is being done, how much is done, and of how much."""
+    """A context in which calls of the object draw a bar: what is being done, how much is done, and of how much.
 
-    def __init__(self) -> None:
+    With `rate`, what is done is counted, and the bar says how many a second too.
+    """
+
+    def __init__(self, rate: str = "") -> None:
+        self._rate = rate
         self._watched = is_terminal_stderr()
         self._since = time.monotonic()
         self._progress: Progress | None = None
@@ -44,13 +48,27 @@ class ProgressBar:
             # Only now, because importing it takes longer than most commands.
             from rich.progress import Progress
 
-            self._progress = Progress(console=console_for(sys.stderr), transient=True)
+            columns = _columns(self._rate) if self._rate else Progress.get_default_columns()
+            self._progress = Progress(*columns, console=console_for(sys.stderr), transient=True)
             self._progress.start()
         if name not in self._tasks:
             for earlier in self._tasks.values():
                 self._progress.update(earlier, visible=False)
-            self._tasks[name] = self._progress.add_task(name, total=total)
+            self._tasks[name] = self._progress.add_task(name, total=total, completed=done)
         self._progress.update(self._tasks[name], completed=done)
+
+
+def _columns(rate: str) -> tuple[ProgressColumn, ...]:
+    """A bar with the count and the rate of what is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.3g} {rate}/s" if task.speed else f"- {rate}/s", style="progress.data.speed")
+
+    named = TextColumn("{task.description}", style="progress.description")
+    return (named, BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
 
 
 class ReplayNotice:

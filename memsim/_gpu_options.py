@@ -26,7 +26,7 @@ _BY_SUFFIX: Mapping[str, _Parse] = {
     # Constants that were fitted are no whole numbers.
     "calibrated": parse_number,
 }
-_TEXT_KEYS = ("name", "architecture", "validation")
+TEXT_KEYS = ("name", "architecture", "validation")
 _GIVEN = "given by the caller in place of the file's"
 
 
@@ -189,7 +189,7 @@ def read_field(key: str, text: str) -> Any:
         )
     if text == "none" and not known.required:
         return None
-    if key in _TEXT_KEYS:
+    if key in TEXT_KEYS:
         return text
     if known.children:
         raise MemsimError(f"{key} is more than one value: set one of {', '.join(known.children)} in it.")
@@ -238,5 +238,5 @@ def _checked(gpu: Gpu, table: Table, changes: Mapping[str, Any]) -> Gpu:
         for key, source in gpu.sources.items()
         if not any(key == other or key.startswith(f"{other}.") for other in given)
     }
-    said = {key: _GIVEN for key, value in given.items() if value is not None and key not in _TEXT_KEYS}
+    said = {key: _GIVEN for key, value in given.items() if value is not None and key not in TEXT_KEYS}
     return with_sources(changed, kept | said)

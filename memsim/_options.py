@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _COUNTS = tuple(name for name in PROBLEM if name not in ("dtype", "causal", "scale"))
 _NAMED: Mapping[str, Iterable[str]] = {"load-path": LOAD_PATHS, "grid-order": ORDERS}
+_MOST_CHANGED = 256
 _SMALLEST = {"batch": 1, "seq_len_q": 1, "seq_len_k": 1, "head_dim": 1}
 
 
@@ -83,6 +84,10 @@ class Machines:
     _loaded: dict[str, Gpu] = field(default_factory=dict)
     _changed: dict[tuple[str, tuple[tuple[str, str], ...]], Gpu] = field(default_factory=dict)
 
+    def add(self, name: str, gpu: Gpu) -> None:
+        """Have this be the machine of that name."""
+        self._loaded[name] = gpu
+
     def load(self, name: str) -> Gpu:
         if name not in self._loaded:
             self._loaded[name] = load_gpu(name)
@@ -91,6 +96,8 @@ class Machines:
     def get(self, name: str, options: Mapping[str, str]) -> Gpu:
         key = (name, tuple(options.items()))
         if key not in self._changed:
+            if len(self._changed) >= _MOST_CHANGED:
+                self._changed.clear()
             self._changed[key] = apply_options(self.load(name), options) if options else self.load(name)
         return self._changed[key]
 

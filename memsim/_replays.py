@@ -17,6 +17,7 @@ from pathlib import Path
 from memsim._cache import cache_folder
 from memsim._processes import Processes
 from memsim._simulated import Simulated, Simulator, replay_chain
+from memsim._sources import sources_digest
 from memsim.gpu import Gpu
 from memsim.machine import Progress
 from memsim.measurements import Measurement
@@ -24,7 +25,6 @@ from memsim.measurements import Measurement
 Figures = dict[str, float]
 _ROWS_A_TASK = 6
 _MOST_FILES_KEPT = 8
-_PACKAGE = Path(__file__).parent
 # What says nothing of a replay: reports, commands, and what reads and judges measurements.
 _OTHER_SOURCES = (
     "_report_",
@@ -36,6 +36,7 @@ _OTHER_SOURCES = (
     "_replays",
     "_processes",
     "_cache",
+    "_sweep_",
 )
 _OTHER_MODULES = ("cli", "report", "sweep", "validate", "claims", "calibrate", "ncu", "columns", "measurements")
 
@@ -136,15 +137,9 @@ def _machine(gpu: Gpu) -> str:
     return hashlib.sha256(gpu.model_dump_json().encode()).hexdigest()
 
 
-@cache
 def simulator_digest() -> str:
     """A name for the sources and tables that replays depend on."""
-    digest = hashlib.sha256()
-    for path in sorted((*_PACKAGE.rglob("*.py"), *(_PACKAGE / "data").iterdir())):
-        name = path.relative_to(_PACKAGE).as_posix()
-        if not name.startswith(_OTHER_SOURCES) and path.stem not in _OTHER_MODULES:
-            digest.update(name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+    return sources_digest(_OTHER_SOURCES, _OTHER_MODULES)
 
 
 @dataclass

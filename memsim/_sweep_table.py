@@ -1,8 +1,9 @@
-"""What a sweep found: its rows, and they as JSON (`memsim.sweep/1`) and as CSV."""
+"""What a sweep found: its rows, and they as JSON (`memsim.sweep/1`), as CSV and as the cells of any other table."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TextIO
 
@@ -60,27 +61,50 @@ COLUMNS = tuple(column.name for column in fields(SweepRow))[1:]
 """The columns of a sweep's CSV after those of its axes and before those of what its points share."""
 
 
+COLUMN_TYPES: Mapping[str, type] = {
+    column.name: int if "int" in str(column.type) else float if "float" in str(column.type) else str
+    for column in fields(SweepRow)[1:]
+}
+"""What each of `COLUMNS` holds where it is not empty; notes are one text."""
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made rows: memsim's version, a digest of its sources and tables, and one of each GPU's numbers, by its name
+    as given. Rows of two simulators or two GPUs do not go together."""
+
+    memsim_version: str = ""
+    simulator_digest: str = ""
+    gpu_digests: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class SweepTable:
     """The rows of a sweep, in the order of its axes' product, the last axis fastest.
 
     `options` are the values that all points share, those that were not given too, but for what depends on the GPU or
     on an axis. `points` is how many rows a finished sweep has, `gpu` the machine before the axes change it, if all
-    points share one.
+    points share one. `rows` may lie in a file, and are then read each time that they are asked for.
     """
 
     options: dict[str, str]
     axes: dict[str, tuple[str, ...]]
     points: int
-    rows: tuple[SweepRow, ...]
+    rows: Sequence[SweepRow]
     counted_only: bool = False
     gpu: Gpu | None = field(default=None, repr=False)
+    provenance: Provenance = field(default=Provenance(), repr=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What holds for every point that has figures; what holds for some only is in their rows."""
-        noted = [row.notes for row in self.rows if row.status == "ok"]
-        return tuple(note for note in dict.fromkeys(noted[0] if noted else ()) if all(note in row for row in noted))
+        shared: dict[str, None] | None = None
+        for row in self.rows:
+            if row.status == "ok":
+                shared = dict.fromkeys(note for note in (row.notes if shared is None else shared) if note in row.notes)
+        return tuple(shared or ())
 
     def as_dict(self) -> dict[str, Any]:
         """The table as JSON-ready data, with its schema first."""
@@ -90,6 +114,9 @@ class SweepTable:
             "schema": SWEEP_SCHEMA,
             "options": self.options,
             "counted_only": self.counted_only,
+            "memsim_version": self.provenance.memsim_version,
+            "simulator_digest": self.provenance.simulator_digest,
+            "gpu_digests": dict(self.provenance.gpu_digests),
             "axes": axes,
             "points": self.points,
             "notes": list(notes),
@@ -102,19 +129,43 @@ class SweepTable:
         }
 
     def write_csv(self, file: TextIO) -> None:
-        """The table as CSV: the axes' columns, then `COLUMNS`, then the problem, the GPU and what else was given.
-
-        What a row does not have is empty. Sizes of the problem are there as numbers, however they were written.
-        """
-        shared = [name for name in ("algorithm", "gpu", *settings_of({})) if name.replace("_", "-") not in self.axes]
-        shared += [name for name in self.options if name not in (*shared, *PROBLEM, *TILE) or name == "scale"]
+        """The table as CSV: `columns` and `cells`, what a row does not have left empty."""
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*self.axes, *COLUMNS, *shared))
+        writer.writerow(self.columns())
+        writer.writerows(self.cells())
+
+    def columns(self) -> dict[str, type]:
+        """The columns of a table of the rows and what they hold: the axes, then `COLUMNS`, then the problem, the GPU
+        and what else was given, then what made the rows. Sizes of the problem are numbers, however they were written.
+        """
+        axes = dict.fromkeys(self.axes, str)
+        numbers = [name for name, value in settings_of({}).items() if type(value) is int]
+        shared = {name: int if name in numbers else str for name in self._shared()}
+        return {**axes, **COLUMN_TYPES, **shared, **_MADE}
+
+    def cells(self) -> Iterator[tuple[Cell, ...]]:
+        """The rows of that table, each value as its column says, or None."""
+        shared = self._shared()
+        provenance = self.provenance
         for row in self.rows:
             options = self.options | row.point
-            settings = {name: as_text(value) for name, value in settings_of(options).items()}
+            settings = {
+                name: value if type(value) is int else as_text(value) for name, value in settings_of(options).items()
+            }
             figures = [" ".join(row.notes) if name == "notes" else getattr(row, name) for name in COLUMNS]
-            writer.writerow((*row.point.values(), *figures, *((options | settings).get(name, "") for name in shared)))
+            digest = provenance.gpu_digests.get(options.get("gpu", ""), "")
+            yield (
+                *row.point.values(), *figures, *((options | settings).get(name) for name in shared),
+                SWEEP_SCHEMA, provenance.memsim_version, provenance.simulator_digest, digest,
+            )  # fmt: skip
+
+    def _shared(self) -> list[str]:
+        """The columns of the problem, the GPU and what else was given that are no axes."""
+        shared = [name for name in ("algorithm", "gpu", *settings_of({})) if name.replace("_", "-") not in self.axes]
+        return shared + [name for name in self.options if name not in (*shared, *PROBLEM, *TILE) or name == "scale"]
+
+
+_MADE = dict.fromkeys(("schema", "memsim_version", "simulator_digest", "gpu_digest"), str)
 
 
 def as_text(value: str | int | float) -> str:

@@ -10,60 +10,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 from memsim import __version__
-from memsim._cli_csv import CsvFile
 from memsim._cli_output import Page, console_for, print_json, print_report, say, write
 from memsim._cli_parse import Command, Line, Spec, build_app, parse
 from memsim._cli_progress import ProgressBar, ReplayNotice
+from memsim._cli_request import JSON, REQUEST, gpu_fields
 from memsim._command_calibrate import COMMAND as CALIBRATE
+from memsim._command_sweep import COMMAND as SWEEP
 from memsim._command_validate import COMMAND as VALIDATE
-from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._option_list import Option
 from memsim._options import Faults, Request, read_request
 from memsim._report_gpus import gpu_report, gpus_data, gpus_report
 from memsim.errors import MemsimError
-from memsim.gpu import SHORT_OPTIONS, gpu_names, load_gpu, template
+from memsim.gpu import gpu_names, load_gpu, template
 from memsim.programs import PROGRAMS
-from memsim.report import comparison_report, result_report, sweep_report
-from memsim.sweep import SweepPlan, SweepRow
-from memsim.units import quoted
+from memsim.report import comparison_report, result_report
 
-_JSON = Option("json", "Output", "Print JSON, alone on standard output.", flag=True)
-_SET = Option(
-    "set", "GPU", "Any other field of the GPU, such as sm.count=66; may be repeated.", "KEY=VALUE", repeatable=True
-)
-_COUNT_ONLY = Option(
-    "count-only", "Run", "Count bytes and work exactly, and leave the replay and its times out.", flag=True
-)
-_VARY = Option(
-    "vary", "Sweep", "An axis and its values: any option by name, or a GPU's field; may be repeated.", "AXIS=V1,V2,…",
-    repeatable=True,
-)  # fmt: skip
-_CSV = Option("csv", "Output", "Also write the rows to this file.", "FILE")
 _TEMPLATE = Option("template", "Output", "Print a GPU file to start from.", flag=True)
-_REQUEST = (*PROBLEM.values(), *TILE.values(), *MACHINE.values(), _SET, *RUN.values(), _COUNT_ONLY)
 
 _ABOUT = "What an attention kernel does to a GPU's memory hierarchy, before anyone launches it."
 _SPECS = {
     spec.name: spec
     for spec in (
         Spec(
-            "gpus", "The GPUs that come with memsim, or every field of one.", (_TEMPLATE, _JSON),
+            "gpus", "The GPUs that come with memsim, or every field of one.", (_TEMPLATE, JSON),
             Option("name_or_file", "", "A GPU's name, or the path of a TOML file."), "[NAME_OR_FILE]",
         ),
-        Spec("compare", "Naive attention beside FlashAttention: what moves, how long it takes.", (*_REQUEST, _JSON)),
+        Spec("compare", "Naive attention beside FlashAttention: what moves, how long it takes.", (*REQUEST, JSON)),
         Spec(
-            "simulate", "One algorithm, launch by launch.", (*_REQUEST, _JSON),
+            "simulate", "One algorithm, launch by launch.", (*REQUEST, JSON),
             Option("algorithm", "", f"One of {', '.join(PROGRAMS)}."), "ALGORITHM",
         ),
-        Spec(
-            "sweep", "One algorithm over the product of some options' values.", (_VARY, *_REQUEST, _CSV, _JSON),
-            Option("algorithm", "", f"One of {', '.join(PROGRAMS)}.", default="flash"),
-            "[ALGORITHM] --vary AXIS=V1,V2,…",
-        ),
+        SWEEP.spec,
         VALIDATE.spec,
         CALIBRATE.spec,
     )
@@ -172,95 +153,20 @@ def _request(line: Line, algorithm: str | None) -> Request:
     faults = Faults(line.faults)
     if algorithm is None and not faults:
         faults.append(f"simulate needs an ALGORITHM: choose one of {', '.join(PROGRAMS)}.")
-    gpu_fields = _gpu_fields(line, faults)
+    fields = gpu_fields(line, faults)
     request = faults.attempt(lambda: read_request(
-        line.options, gpu_fields, algorithm=algorithm or "flash", count_only=line.flag("count-only")
+        line.options, fields, algorithm=algorithm or "flash", count_only=line.flag("count-only")
     ))  # fmt: skip
     faults.raise_any()
     assert request is not None
     return request
 
 
-def _gpu_fields(line: Line, faults: Faults) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for text in line.repeated["set"]:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            faults.append(f"--set is {quoted(text)}: give KEY=VALUE, such as sm.count=66.")
-        elif key in fields or key in line.options.keys() & SHORT_OPTIONS.keys():
-            faults.append(f"{quoted(key)} is set twice: give it once.")
-        else:
-            fields[key] = value
-    return fields
-
-
-def _sweep(line: Line) -> int:
-    faults = Faults(line.faults)
-    gpu_fields = _gpu_fields(line, faults)
-    options = {name: text for name, text in line.options.items() if name in PROBLEM | TILE | MACHINE | RUN}
-    axes = []
-    for text in line.repeated["vary"]:
-        name, equals, values = text.partition("=")
-        if not equals or not name:
-            faults.append(f"--vary is {quoted(text)}: give AXIS=V1,V2, such as seq-len=1Ki,2Ki.")
-        else:
-            axes.append((name, values.split(",")))
-    if line.positional is not None and any(name == "algorithm" for name, _ in axes):
-        faults.append("algorithm is varied and given too: give one of them.")
-    count_only = line.flag("count-only")
-    plan = None
-    if axes or not faults:
-        plan = faults.attempt(lambda: SweepPlan(
-            line.positional or "flash", axes, options, gpu_fields, count_only=count_only
-        ))  # fmt: skip
-    with ExitStack() as files:
-        csv = faults.attempt(CsvFile, line.options["csv"]) if "csv" in line.options else None
-        if csv is not None:
-            files.enter_context(csv)
-        faults.raise_any()
-        assert plan is not None
-        return _run_sweep(plan, csv, as_json=line.flag("json"))
-
-
-def _run_sweep(plan: SweepPlan, csv: CsvFile | None, *, as_json: bool) -> int:
-    rows: list[SweepRow] = []
-    interrupted = False
-    notice = ReplayNotice()
-    with ProgressBar() as bar:
-        try:
-            for row in plan.rows(lambda request: notice.about(request, request.algorithm)):
-                rows.append(row)
-                bar("points", len(rows), plan.points)
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            interrupted = True
-    reasons = {row.reason for row in rows if row.status == "refused"}
-    if len(rows) > 1 and len(reasons) == 1 and all(row.status == "refused" for row in rows):
-        # What every point shares is a fault of the command, not a finding.
-        raise MemsimError(str(reasons.pop()))
-    table = plan.table(rows)
-    unwritten = Faults()
-    if csv is not None:
-        # A disk that is full takes the file, not the figures: they are printed all the same.
-        unwritten.attempt(csv.write, table)
-        if not unwritten:
-            say(f"{len(rows)} of {plan.points} rows are in {quoted(csv.path)}.")
-    if as_json:
-        print_json(table.as_dict())
-    else:
-        print_report(sweep_report(table))
-    unwritten.raise_any()
-    if interrupted:
-        say(f"interrupted: {len(rows)} of {plan.points} points were finished, and their rows are written.")
-    return 130 if interrupted else 0
-
-
 _COMMANDS: dict[str, Callable[[Line], int]] = {
     "gpus": _gpus,
     "compare": _compare,
     "simulate": _simulate,
-    "sweep": _sweep,
+    "sweep": SWEEP.run,
     "validate": VALIDATE.run,
     "calibrate": CALIBRATE.run,
 }

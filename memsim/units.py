@@ -36,6 +36,10 @@ SECOND_UNITS: Mapping[str, Fraction] = {
     "ps": Fraction(1, 10**12),
 }
 HERTZ_UNITS: Mapping[str, int] = {"": 1, "Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+ANY_UNITS: Mapping[str, int | Fraction] = {
+    **BYTE_UNITS, **COUNT_UNITS, **BANDWIDTH_UNITS, **SECOND_UNITS, **HERTZ_UNITS,
+}  # fmt: skip
+"""No unit means two things."""
 
 _BYTES_RIGHT = (
     "a number followed by B, KiB, MiB, GiB or TiB (steps of 1024) or KB, MB, GB or TB (steps of 1000), "
@@ -88,6 +92,14 @@ def parse_number(text: str, name: str = "The number", least: float = 0) -> float
     return float(_value(text, name, {"": 1}, "a plain number, without a unit", least))
 
 
+def parse_quantity(text: str, name: str = "The quantity") -> tuple[Fraction, str]:
+    """A number with any of these units: its exact value in base units, and the unit ("96KiB" is 98304 and "KiB")."""
+    value = _value(text, name, ANY_UNITS, "a number, with a unit or without", 0)
+    match = _NUMBER.fullmatch(text.strip())
+    assert match is not None
+    return value, match[4]
+
+
 def format_bytes(size_bytes: float) -> str:
     """A size to three digits in steps of 1000 ("33.6 MB"); exact below 1000 bytes ("512 B")."""
     return _format(size_bytes, "B", "KMGT")
@@ -123,8 +135,9 @@ def _whole(text: str, name: str, units: Mapping[str, int], right: str, least: fl
 
 
 def _value(
-    text: str, name: str, units: Mapping[str, int] | Mapping[str, Fraction], right: str, least: float
-) -> Fraction:
+    text: str, name: str, units: Mapping[str, int] | Mapping[str, Fraction] | Mapping[str, int | Fraction], right: str,
+    least: float,
+) -> Fraction:  # fmt: skip
     """The exact value of `text` in base units, from 0 to `LARGEST`."""
     shown = quoted(text)
     match = _NUMBER.fullmatch(text.strip())

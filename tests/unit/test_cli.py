@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import memsim
-from memsim import MemsimError, cli, sweep
+from memsim import MemsimError, cli
 from memsim._cli_parse import Line
 from memsim._option_list import PROBLEM
 from memsim._options import Faults
+from memsim.sweep import COLUMNS
 
 SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
 COUNTED = (*SMALL, "--count-only")
@@ -129,7 +130,7 @@ def test_sweep_json_has_the_shape_of_its_schema() -> None:
     }  # fmt: skip
     assert data["counted_only"] is True and "The L2 is not counted" in data["notes"][0]
     for row in data["rows"]:
-        assert set(row) == {"point", *sweep.COLUMNS} and row["notes"] == []
+        assert set(row) == {"point", *COLUMNS} and row["notes"] == []
         assert row["block_m"] == int(row["point"]["block-m"]) and row["num_warps"] == 4
         assert row["status"] == "ok" and isinstance(row["hbm_bytes"], int) and row["time_s"] is None
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from memsim import _cli_progress, cli, sweep
+from memsim import _cli_progress, _sweep_points, cli
 from memsim._options import read_request
+from memsim.sweep import SweepPlan
 
 SMALL = ("--heads", "2", "--seq-len", "128", "--head-dim", "64")
 COUNTED = (*SMALL, "--count-only")
@@ -52,7 +53,7 @@ def test_csv_is_written_beside_the_table(tmp_path: Path) -> None:
 
 
 def test_csv_path_is_checked_before_the_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep.SweepPlan, "rows", lambda self: pytest.fail("the sweep ran"))
+    monkeypatch.setattr(SweepPlan, "row", lambda *_: pytest.fail("the sweep ran"))
     for path in (tmp_path / "none" / "x.csv", tmp_path, Path("/dev/null/x.csv"), tmp_path / ("x" * 300)):
         code, _, err = memsim_(*SWEEP, "--csv", str(path))
         assert code == 2 and err.count("\n") == 1
@@ -67,14 +68,14 @@ def fail_at(point: int, error: type[BaseException]) -> Callable[..., Any]:
             raise error
         return real(*args, **kwargs)
 
-    real = sweep.read_request
+    real = _sweep_points.read_request
     return read_request
 
 
 def test_a_failed_sweep_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
     path.write_text("old", encoding="utf-8")
-    monkeypatch.setattr(sweep, "read_request", fail_at(2, MemoryError))
+    monkeypatch.setattr(_sweep_points, "read_request", fail_at(2, MemoryError))
     code, out, err = memsim_(*SWEEP, "--csv", str(path))
     assert (code, out) == (2, "") and err.count("\n") == 1 and "memory" in err
     assert path.read_text(encoding="utf-8") == "old"
@@ -83,7 +84,7 @@ def test_a_failed_sweep_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_an_interrupted_sweep_writes_its_rows_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
-    monkeypatch.setattr(sweep, "read_request", fail_at(3, KeyboardInterrupt))
+    monkeypatch.setattr(_sweep_points, "read_request", fail_at(3, KeyboardInterrupt))
     code, out, err = memsim_(*SWEEP, "--csv", str(path), "--json")
     assert code == 130 and "interrupted: 2 of 3 points were finished" in err
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
@@ -94,7 +95,7 @@ def test_an_interrupted_sweep_writes_its_rows_and_says_so(tmp_path: Path, monkey
 def test_interrupts_before_anything_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
     path.write_text("old", encoding="utf-8")
-    monkeypatch.setattr(sweep, "read_request", fail_at(1, KeyboardInterrupt))
+    monkeypatch.setattr(_sweep_points, "read_request", fail_at(1, KeyboardInterrupt))
     code, out, err = memsim_(*SWEEP, "--csv", str(path))
     assert (code, out, err) == (130, "", "memsim: interrupted, nothing was finished.\n")
     assert path.read_text(encoding="utf-8") == "old"

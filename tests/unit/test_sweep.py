@@ -119,12 +119,12 @@ def test_what_is_wrong_at_every_point_is_refused_at_once(
 
 
 def test_too_many_points_are_refused_before_any_value_is_read() -> None:
-    hundreds = [str(number) for number in range(1, 1001)]
+    hundreds = [str(number) for number in range(1, 1002)]
     axes = {"seq-len-q": hundreds, "seq-len-k": hundreds, "gpu": ["nope"]}
     with pytest.raises(MemsimError) as caught:
         sweep("flash", axes, SMALL | {"heads": "x"})
     (fault,) = caught.value.faults
-    assert "1000000 points" in fault and str(MOST_POINTS) in fault
+    assert "1002001 points" in fault and str(MOST_POINTS) in fault
 
 
 def test_gpu_fields_that_are_right_only_together_are_judged_point_by_point() -> None:
@@ -140,7 +140,8 @@ def test_csv_has_the_axes_first_and_parses_back() -> None:
     ok, bad = csv.DictReader(io.StringIO(text.getvalue()))
     assert tuple(ok) == (
         "block-m", "sm.count", *COLUMNS, "algorithm", "gpu", "batch", "heads", "kv_heads", "seq_len_q", "seq_len_k",
-        "head_dim", "dtype", "causal", "lse", "inputs", "l2-state",
+        "head_dim", "dtype", "causal", "lse", "inputs", "l2-state", "schema", "memsim_version", "simulator_digest",
+        "gpu_digest",
     )  # fmt: skip
     assert COLUMNS == (
         "status", "reason", "block_m", "block_n", "num_warps", "num_stages", "load_path", "grid_order", "blocks_per_sm",
