@@ -75,8 +75,7 @@ def _swept(plan: SweepPlan, workers: Workers, out: str | None) -> tuple[SweepTab
         # First, so that a cluster that is not there leaves no file.
         stack.enter_context(workers)
         rows = HeldRows(plan) if out is None else stack.enter_context(results(out, plan))
-        kept = sum(rows.done)
-        if kept:
+        if 0 < (kept := sum(rows.done)) < plan.points:
             say(f"{kept} of {plan.points} rows are in {quoted(out)} already.")
         notice = ReplayNotice()
         with ProgressBar("points") as bar:

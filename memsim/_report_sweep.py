@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from memsim._option_list import FLASH_ONLY, PROBLEM, TILE
 from memsim._report_format import NONE, Figures, Paragraph, kib, number, percent, plural, seconds, size
 from memsim._report_heading import COUNTED, machine_facts, machine_line, problem_facts, spaced, tile_origin, titled
+from memsim._sweep_axes import options_set
 from memsim._sweep_table import SweepRow, SweepTable
 from memsim.gpu import SHORT_OPTIONS
 from memsim.grid import ROWS_FAST
@@ -49,7 +50,7 @@ def _heading(table: SweepTable) -> Iterator[RenderableType]:
     elif changed:
         yield Paragraph(machine_line("every GPU", changed, (), without_l2=False))
     tiles = _tiles(table)
-    asked, varied = ([name for name in TILE if name in names] for names in (shared, table.axes))
+    asked, varied = ([name for name in TILE if name in names] for names in (shared, options_set(table.axes)))
     origin = tile_origin(shared.get("algorithm"), asked, varied)
     if len(tiles) == 1:
         yield Paragraph(f"tile {tiles.pop()} ({origin})")
@@ -111,7 +112,7 @@ class _SweepFigures:
         self._axes = list(table.axes)
         self._rows = table.rows[:MOST_SWEEP_ROWS]
         # It stands in the heading where it is the same everywhere, and in the axes where they vary all of it.
-        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} - {*FLASH_ONLY} <= {*table.axes}
+        self._tile_is_elsewhere = len(_tiles(table)) == 1 or {*TILE} - {*FLASH_ONLY} <= options_set(table.axes)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = {name: [show(row) for row in self._rows] for name, show in self._COLUMNS.items()}

@@ -76,19 +76,21 @@ def in_sentences(option: str, path: str) -> Iterator[None]:
             raise MemsimError(
                 f"{option} is {quoted(path)}, which a running sweep has in use: wait for it, or stop it first."
             ) from None
-        raise _unusable(option, path, str(error)) from None
+        reason = _plain(str(error))
+        if option == "from":
+            raise MemsimError(f"from is {quoted(path)}, which cannot be read ({reason}): make it readable.") from None
+        raise MemsimError(
+            f"out is {quoted(path)}, which cannot be written ({reason}): make room or give another path; the rows that "
+            "are in it stay, and the same command goes on after them."
+        ) from None
     except MemsimError:
         raise
     except json.JSONDecodeError:
         raise damaged(option, path) from None
     except (OSError, ValueError) as error:
-        raise _unusable(option, path, getattr(error, "strerror", None) or str(error)) from None
+        reason = _plain(getattr(error, "strerror", None) or str(error))
+        raise MemsimError(f"{option} is {quoted(path)}, which cannot be used ({reason}): {right(option)}.") from None
 
 
-def _unusable(option: str, path: str, reason: str) -> MemsimError:
-    done = "read" if option == "from" else "written"
-    kept = "" if option == "from" else "; rows that are in it stay, and the same command goes on after them"
-    return MemsimError(
-        f"{option} is {quoted(path)}, which cannot be {done} ({reason.lower().rstrip('.')}): give the path of a "
-        f"{'readable' if option == 'from' else 'writable'} file{kept}."
-    )
+def _plain(reason: str) -> str:
+    return reason.lower().rstrip(".")

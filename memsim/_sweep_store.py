@@ -61,13 +61,14 @@ class Results:
             try:
                 # One sweep at a time; a lock that the system takes back, however this process ends.
                 self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self.done = bytearray(plan.points)
                 with self._connection:
                     self._connection.execute("BEGIN IMMEDIATE")
-                self.done = bytearray(plan.points)
-                for number, _ in _read(self._connection, plan, "out", path):
-                    self.done[number] = 1
+                    for number, _ in _read(self._connection, plan, "out", path):
+                        self.done[number] = 1
+                # Only now, because the header says it.
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = NORMAL")
             except BaseException:
                 self._connection.close()
                 raise

@@ -6,26 +6,21 @@ died is given out again. Both need the extra `sweeps`.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import math
 import os
 import signal
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
 from memsim._options import Request
 from memsim._sweep_plan import SweepPlan
-from memsim._sweep_points import Done, Point, Values, run_points, simulator_digest, values_of
+from memsim._sweep_points import Done, Point, Values, run_points, values_of
 from memsim.errors import MemsimError
-from memsim.units import quoted
 
 Rows = list[tuple[int, Values, float]]
 Before = Callable[[Request], None]
@@ -34,7 +29,6 @@ MOST_JOBS = 1024
 _CHUNK_S = 0.1
 _MOST_POINTS_A_CHUNK = 64
 _MOST_DEATHS = 4
-_CONNECT_S = 5
 _LOOK_S = 2.0
 
 
@@ -54,7 +48,9 @@ def workers_for(jobs: int, cluster: str | None) -> Workers:
     if cluster is not None:
         if jobs > 1:
             raise MemsimError("jobs and cluster are both given: give one of them.")
-        return _Spread(_Cluster(cluster))
+        from memsim._sweep_cluster import Cluster
+
+        return _Spread(Cluster(cluster))
     return Here() if jobs == 1 else _Spread(_Processes(jobs))
 
 
@@ -215,79 +211,3 @@ def _follow(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-class _Cluster:
-    """Workers of a Dask cluster, which gives what a dead worker had to others, a few times."""
-
-    def __init__(self, address: str) -> None:
-        try:
-            import distributed
-        except ModuleNotFoundError:
-            raise MemsimError(
-                "a cluster needs Dask's distributed, which is not installed: pip install 'memsim[sweeps]'."
-            ) from None
-        self._distributed: Any = distributed
-        self._address = address
-        self.dead: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
-        self._client: Any = None
-        self._executor: Any = None
-        self._slots, self._asked_at = 1, -math.inf
-        self._logged = logging.getLogger("distributed").level
-
-    def open(self) -> None:
-        # It reports every lost connection in many lines; what matters of them is said here in one.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
-        try:
-            with warnings.catch_warnings():
-                # Of other versions there; whether memsim is the same is asked below.
-                warnings.simplefilter("ignore")
-                self._client = self._distributed.Client(self._address, timeout=_CONNECT_S, set_as_default=False)
-        except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
-            self.close()
-            raise self._refused(f"where no Dask scheduler answers ({_reason(error)}): start one there") from None
-        try:
-            self._client.wait_for_workers(1, timeout=_CONNECT_S)
-            found = set(self._client.run(simulator_digest).values())
-        except (TimeoutError, self._distributed.TimeoutError):
-            self.close()
-            raise self._refused("which has no workers: start some") from None
-        except Exception as error:
-            self.close()
-            raise self._refused(f"whose workers cannot run memsim ({_reason(error)}): install it on them") from None
-        if found != {simulator_digest()}:
-            self.close()
-            raise self._refused("whose workers have another memsim: install this one on them")
-        self._executor = self._client.get_executor(pure=False)
-
-    def slots(self) -> int:
-        """Threads of all workers, which may come and go."""
-        if time.monotonic() - self._asked_at > _LOOK_S:
-            with contextlib.suppress(OSError):
-                self._slots = sum(self._client.nthreads().values())
-            self._asked_at = time.monotonic()
-        return max(1, self._slots)
-
-    def submit(self, pickled: bytes, points: Sequence[Point]) -> Future[Done]:
-        future: Future[Done] = self._executor.submit(run_points, pickled, points)
-        return future
-
-    def look_after(self, died: bool) -> None:
-        since = time.monotonic()
-        while self._client.status != "running":
-            if time.monotonic() - since > _CONNECT_S or self._client.status == "closed":
-                raise self._refused("whose scheduler is gone: start it again")
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.close(timeout=_CONNECT_S)
-        logging.getLogger("distributed").setLevel(self._logged)
-
-    def _refused(self, what: str) -> MemsimError:
-        return MemsimError(f"cluster is {quoted(self._address)}, {what}, or give --jobs instead.")
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -188,6 +188,15 @@ def test_a_bar_is_drawn_only_for_a_person_and_after_a_moment(monkeypatch: pytest
         json.loads(out.getvalue())
 
 
+def test_the_bar_of_a_sweep_says_how_many_points_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(_cli_progress, "_A_MOMENT_S", 0.0)
+    err = Terminal()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+        assert cli.run([*SWEEP, "--vary", "seq-len-q=64,128", "--json"]) == 0
+    assert "points" in err.getvalue() and "points/s" in err.getvalue() and "6/6" in err.getvalue()
+
+
 def test_a_long_replay_off_a_terminal_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = json.loads(memsim_("simulate", "naive", *COUNTED, "--json")[1])["total"]["tile_operations"]
     monkeypatch.setattr(_cli_progress, "_MANY_OPERATIONS", operations - 1)
