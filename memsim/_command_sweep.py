@@ -61,6 +61,8 @@ def run_line(line: Line) -> int:
         out = line.options.get("out")
         if plan is not None and workers is not None:
             table, interrupted = _swept(plan, workers, out)
+            if fault := _fault_of_all(table):
+                raise MemsimError(fault)
         assert table is not None
         return _show(table, files, out, interrupted=interrupted, as_json=line.flag("json"))
 
@@ -90,8 +92,6 @@ def _swept(plan: SweepPlan, workers: Workers, out: str | None) -> tuple[SweepTab
 
 
 def _show(table: SweepTable, files: Files, out: str | None, *, interrupted: bool, as_json: bool) -> int:
-    if fault := _fault_of_all(table):
-        raise MemsimError(fault)
     count = len(table.rows)
     unwritten = Faults()
     for file in files:

@@ -32,6 +32,7 @@ from memsim.errors import MemsimError
 from memsim.gpu import SHORT_OPTIONS, Gpu
 
 MOST_POINTS = 1_000_000
+_MOST_FAULTS_OF_AN_AXIS = 20
 
 
 class SweepPlan:
@@ -163,17 +164,21 @@ class SweepPlan:
     def _check_axes(self, faults: Faults) -> None:
         """A value that is none of its axis, such as a size that is no number, ends the sweep before it starts."""
         for name, values in self.axes.items():
+            found = Faults()
             for text in values:
                 if name == ALGORITHM:
-                    faults.attempt(check_algorithm, text)
+                    found.attempt(check_algorithm, text)
                 elif name == TILE_AXIS:
-                    faults.attempt(_check_tile, text)
+                    found.attempt(_check_tile, text)
                 elif name == "gpu":
-                    faults.attempt(self._machines.load, text)
+                    found.attempt(self._machines.load, text)
                 elif name in AXES:
-                    faults.attempt(check_text, name, text)
+                    found.attempt(check_text, name, text)
                 else:
-                    faults.attempt(read_field, name, text)
+                    found.attempt(read_field, name, text)
+                if len(found) >= _MOST_FAULTS_OF_AN_AXIS:
+                    break
+            faults.extend(found)
 
 
 def _check_tile(text: str) -> None:

@@ -8,6 +8,7 @@ the sweep ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sqlite3
@@ -265,8 +266,7 @@ def _read(
     for number, *cells, check in connection.execute(select, (count, start)):
         if check != _check(number, cells) or not 0 <= number < plan.points:
             raise damaged(option, path)
-        values = {name: _value(name, cell) for name, cell in zip(COLUMNS, cells, strict=True)}
-        yield number, SweepRow(plan.point(number), **values)
+        yield number, SweepRow(plan.point(number), *map(_value, COLUMNS, cells))
 
 
 def _cell(value: object) -> object:
@@ -276,9 +276,14 @@ def _cell(value: object) -> object:
 
 
 def _value(name: str, cell: Any) -> Any:
-    if name == "notes":
-        return tuple(json.loads(cell))
-    return int(cell) if cell is not None and COLUMN_TYPES[name] is int else cell
+    if type(cell) is not str:
+        return cell
+    return _notes(cell) if name == "notes" else int(cell) if COLUMN_TYPES[name] is int else cell
+
+
+@functools.lru_cache(maxsize=256)
+def _notes(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
 
 
 def _check(number: int, cells: Sequence[object]) -> int:

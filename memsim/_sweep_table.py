@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TextIO
@@ -97,7 +98,7 @@ class SweepTable:
     gpu: Gpu | None = field(default=None, repr=False)
     provenance: Provenance = field(default=Provenance(), repr=False)
 
-    @property
+    @functools.cached_property
     def notes(self) -> tuple[str, ...]:
         """What holds for every point that has figures; what holds for some only is in their rows."""
         shared: dict[str, None] | None = None
@@ -147,15 +148,19 @@ class SweepTable:
         """The rows of that table, each value as its column says, or None."""
         shared = self._shared()
         provenance = self.provenance
+        of_problem = [name for name in self.axes if name in PROBLEM]
+        known: dict[tuple[str, ...], dict[str, str | int]] = {}
         for row in self.rows:
             options = self.options | row.point
-            settings = {
-                name: value if type(value) is int else as_text(value) for name, value in settings_of(options).items()
-            }
+            problem = tuple(row.point[name] for name in of_problem)
+            if problem not in known:
+                found = settings_of(options).items()
+                known[problem] = {name: value if type(value) is int else as_text(value) for name, value in found}
+            given = options | known[problem]
             figures = [" ".join(row.notes) if name == "notes" else getattr(row, name) for name in COLUMNS]
             digest = provenance.gpu_digests.get(options.get("gpu", ""), "")
             yield (
-                *row.point.values(), *figures, *((options | settings).get(name) for name in shared),
+                *row.point.values(), *figures, *(given.get(name) for name in shared),
                 SWEEP_SCHEMA, provenance.memsim_version, provenance.simulator_digest, digest,
             )  # fmt: skip
 

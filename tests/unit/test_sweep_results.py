@@ -258,6 +258,15 @@ def test_an_unfinished_file_shows_what_it_has(tmp_path: Path) -> None:
     assert memsim_(*COMMAND, "--out", path)[2].startswith(f"memsim: {POINTS} of {POINTS} rows are in ")
 
 
+def test_points_that_all_fail_alike_are_kept_and_shown(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.db")
+    command = ("sweep", "--heads", "33", "--kv-heads", "2", "--vary", "block-m=16,32", "--count-only", "--out", path)
+    code, out, err = memsim_(*command)
+    assert (code, out) == (2, "") and "multiple of kv-heads" in err
+    code, out, _ = memsim_("sweep", "--from", path, "--json")
+    assert code == 0 and [row["status"] for row in json.loads(out)["rows"]] == ["refused"] * 2
+
+
 def test_rows_are_read_by_number_and_by_slice(results: Path) -> None:
     stored, held = read_results(str(results)).rows, swept().rows
     assert len(stored) == POINTS and stored[3] == held[3] and stored[-1] == held[-1]

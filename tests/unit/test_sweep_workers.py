@@ -20,7 +20,8 @@ import pytest
 
 from memsim import MemsimError, _sweep_cluster, _sweep_workers, sweep
 from memsim._sweep_points import Done, Point, run_points
-from memsim.sweep import HeldRows, read_results, run
+from memsim.gpu import template
+from memsim.sweep import HeldRows, SweepPlan, read_results, run
 
 from .sweeps import POINTS, csv_of, plan, swept
 
@@ -110,6 +111,16 @@ def _runs(process: int) -> bool:
     return not (stat.exists() and stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z")
 
 
+def test_a_worker_needs_no_file_of_a_gpu(tmp_path: Path) -> None:
+    mine = tmp_path / "my.toml"
+    mine.write_text(template(), encoding="utf-8")
+    of = SweepPlan("flash", [("gpu", [str(mine)])], {"heads": "1", "seq-len": "64"}, {}, count_only=True)
+    pickled = of.pickled()
+    mine.unlink()
+    _, [(values, _)] = run_points(pickled, [of.point(0)])
+    assert values[0] == "ok"
+
+
 class Fake:
     """A pool that runs points here and at once, and whose worker dies of some of them."""
 
@@ -178,12 +189,8 @@ def test_workers_that_cannot_be(arguments: dict[str, Any], part: str) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "part"),
     [
-        (
-            "joblib",
-            {"jobs": 2},
-            "more than one job needs joblib, which is not installed: pip install 'memsim[sweeps]'.",
-        ),
-        ("distributed", {"cluster": "tcp://h:1"}, "needs Dask's distributed, which is not installed: pip install 'mem"),
+        ("joblib", {"jobs": 2}, "more than one job needs joblib, which is not installed: "),
+        ("distributed", {"cluster": "tcp://h:1"}, "a cluster needs Dask's distributed, which is not installed: "),
     ],
 )
 def test_without_the_extra_it_is_named_and_one_job_runs(
