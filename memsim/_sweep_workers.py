@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
@@ -165,8 +165,6 @@ class _Queue:
 class _Processes:
     """Processes of this computer, as joblib starts them."""
 
-    dead: tuple[type[BaseException], ...] = (BrokenProcessPool,)
-
     def __init__(self, jobs: int) -> None:
         try:
             from joblib.externals import loky
@@ -175,6 +173,10 @@ class _Processes:
                 "more than one job needs joblib, which is not installed: pip install 'memsim[sweeps]'."
             ) from None
         self._loky, self._jobs = loky, jobs
+        # When one dies, the others of its pool are ended too.
+        self.dead: tuple[type[BaseException], ...] = (
+            BrokenProcessPool, CancelledError, loky.process_executor.ShutdownExecutorError,
+        )  # fmt: skip
         self._executor: Any = None
 
     def open(self) -> None:

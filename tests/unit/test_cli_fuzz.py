@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsim import cli
-from memsim.cli import _REQUEST
+from memsim._cli_request import REQUEST
 from memsim.gpu import template
 
 # Values that mean something somewhere, and many that mean nothing. Sizes that would take long are left out or only
@@ -44,8 +44,8 @@ VALUES = {
             "tiles.0.block_m=128", "tiles.9.block_m=1", "hbm.capacity_bytes=1e15", "=", "sm=1", "name=x",
             "sm.pipes.tensor_flop_per_clock=none", "sm.registers.per_sm=1", "sm.max_warps=1"],
 }  # fmt: skip
-NAMES = [option.name for option in _REQUEST]
-FLAGS = {option.name for option in _REQUEST if option.flag} | {"no-lse", "json"}
+NAMES = [option.name for option in REQUEST]
+FLAGS = {option.name for option in REQUEST if option.flag} | {"no-lse", "json"}
 
 
 def named_value(name: str) -> st.SearchStrategy[str]:

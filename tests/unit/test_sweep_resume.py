@@ -74,6 +74,16 @@ def test_rows_that_were_not_kept_are_missed(tmp_path: Path, monkeypatch: pytest.
     assert len(swept(out=path).rows) == POINTS
 
 
+def test_a_store_that_changes_a_figure_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str
+) -> None:
+    real = _sweep_store._cell
+    monkeypatch.setattr(_sweep_store, "_cell", lambda value: float(f"{value:.6g}") if value == 1.5 else real(value))
+    assert csv_of(swept(out=str(tmp_path / "same.db"))) == undisturbed
+    monkeypatch.setattr(_sweep_store, "_cell", lambda value: 1.25 if value == 1.5 else real(value))
+    assert csv_of(swept(out=str(tmp_path / "changed.db"))) != undisturbed
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of a process there")
 def test_a_full_disk_keeps_what_there_is(tmp_path: Path, undisturbed: str) -> None:
     path = tmp_path / "results.db"

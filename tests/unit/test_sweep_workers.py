@@ -51,6 +51,7 @@ def test_replays_with_an_l2_are_the_same_in_processes() -> None:
 def test_a_process_that_dies_costs_time_alone(undisturbed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("joblib")
     opened: list[Any] = []
+    killed: list[int] = []
     real = _sweep_workers._Processes.open
 
     def open_(self: Any) -> None:
@@ -60,10 +61,9 @@ def test_a_process_that_dies_costs_time_alone(undisturbed: str, monkeypatch: pyt
     monkeypatch.setattr(_sweep_workers._Processes, "open", open_)
 
     def kill(done: int, _: int) -> None:
-        if len(opened) == 1 and done > POINTS // 4:
-            os.kill(next(iter(opened[0]._processes)), signal.SIGKILL)
-            # Until it is found out.
-            time.sleep(0.3)
+        if done and not killed:
+            killed.append(next(iter(opened[0]._processes)))
+            os.kill(killed[0], signal.SIGKILL)
 
     assert csv_of(swept(jobs=2, progress=kill)) == undisturbed
     assert len(opened) >= 2
