@@ -14,6 +14,9 @@ settings.register_profile("thorough", settings.get_profile("ci"), derandomize=Fa
 settings.register_profile("faulty", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("MEMSIM_HYPOTHESIS") or "ci")
 
+# Nothing is kept from one test to the next, nor taken from what the user's own runs keep.
+os.environ["MEMSIM_CACHE"] = os.devnull
+
 # A Python that a test starts finds memsim where this one does, not in the current directory.
 os.environ["PYTHONSAFEPATH"] = "1"
 

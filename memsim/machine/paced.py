@@ -21,10 +21,11 @@ from memsim.grid import GridOrder
 from memsim.machine.clock import PS_PER_S, duration_ps, seconds
 from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
+from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
 from memsim.machine.l2 import Access
 from memsim.machine.levels import Memory
-from memsim.machine.pace import Pace, pace_of
+from memsim.machine.pace import Pace
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
 from memsim.machine.parts import L1 as PART_L1
 from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, Environment, LaunchPlan
@@ -340,7 +341,7 @@ class PacedRun:
                 store_bytes_per_cycle=memory.store_bytes_per_cycle / self._stored,
             )
             shared = (self._warps, self._core, memory, kernel.box_bytes, kernel.groups, self._further_trips)
-            self._paces[key] = pace_of(kernel.stream, resident, *shared)
+            self._paces[key] = kept_pace_of(kernel.stream, resident, *shared)
         return self._paces[key]
 
     def _waiting(self, total: int) -> float:

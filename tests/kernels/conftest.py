@@ -10,6 +10,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test has compiled the next need not compile again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MEMSIM_CACHE", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def garbage_in_masked_lanes() -> Iterator[None]:
     """Floats of masked-off lanes that no `other` is given for are NaN; Triton's interpreter makes them 0."""
     from triton.runtime import interpreter

@@ -270,6 +270,15 @@ def test_blocks_start_apart() -> None:
     assert run(instruction(s.OTHER, stall=10), blocks=3, apart_cycles=100.0).ended == 10
 
 
+def test_who_asked_first_issues_first() -> None:
+    """At cycle 10 the first block's loop and the second block's first instruction want the slot. The first block asked
+    for cycle 10 a turn earlier, so the second enters its loop a cycle late."""
+    looping = stream([instruction(s.OTHER, stall=10)], [instruction(s.OTHER)], [instruction(s.OTHER)], loops=[1])
+    result = run_core(looping, (1,), 2, 1, CORE, MEMORY, apart_cycles=10.0)
+    assert result.entered == (10 + 11) / 2
+    assert run_core(looping, (1,), 2, 1, CORE, MEMORY, apart_cycles=15.0).entered == 10
+
+
 def test_what_runs_beside_a_product_issues_slower() -> None:
     slow = replace(CORE, tensor_contention=2.0)
     beside = [instruction(s.PRODUCT, 8, flags=s.COMMITS | s.FROM_REGISTERS), instruction(s.OTHER, stall=15)]
