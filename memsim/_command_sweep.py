@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from memsim._cli_csv import CsvFile, TableFile, same_file
 from memsim._cli_output import print_json, print_report, say
@@ -16,8 +17,11 @@ from memsim._sweep_parquet import ParquetFile
 from memsim.errors import MemsimError
 from memsim.programs import PROGRAMS
 from memsim.report import sweep_report
-from memsim.sweep import HeldRows, SweepPlan, SweepTable, Workers, read_results, results, run, workers_for
+from memsim.sweep import HeldRows, SweepPlan, SweepTable, read_results, results, run, workers_for
 from memsim.units import parse_count, quoted
+
+if TYPE_CHECKING:
+    from memsim._sweep_workers import Workers
 
 _VARY = Option(
     "vary", "Sweep", "An axis and its values, one by one or as ranges with both ends (FROM:TO:xFACTOR, FROM:TO:+STEP): "

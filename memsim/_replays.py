@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from memsim._cache import cache_folder
+from memsim._cache import cache_folder, forget_oldest
 from memsim._processes import Processes
 from memsim._simulated import Simulated, Simulator, replay_chain
 from memsim._sources import sources_digest
@@ -162,16 +162,6 @@ class Kept:
         with contextlib.suppress(OSError):
             if not self.path.exists():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._forget_others()
+                forget_oldest(self.path, "replays-*.jsonl", _MOST_FILES_KEPT)
             with open(self.path, "a", encoding="utf-8") as file:
                 file.writelines(json.dumps({"key": key, "figures": of}) + "\n" for key, of in figures.items())
-
-    def _forget_others(self) -> None:
-        """Of simulators that are no more, only the last few."""
-        others = sorted(self.path.parent.glob("replays-*.jsonl"), key=_modified, reverse=True)
-        for path in others[_MOST_FILES_KEPT - 1 :]:
-            path.unlink(missing_ok=True)
-
-
-def _modified(path: Path) -> float:
-    return path.stat().st_mtime

@@ -11,16 +11,16 @@ from memsim._options import one_of
 from memsim._sweep_plan import MOST_POINTS, SweepPlan
 from memsim._sweep_points import Values
 from memsim._sweep_table import COLUMNS, SWEEP_SCHEMA, Provenance, SweepRow, SweepTable, as_text
-from memsim._sweep_workers import Before, Workers, workers_for
 from memsim.errors import MemsimError
 from memsim.units import quoted
 
 if TYPE_CHECKING:
     from memsim._sweep_store import Results
+    from memsim._sweep_workers import Before, Workers
 
 __all__ = [
     "COLUMNS", "MOST_POINTS", "SWEEP_SCHEMA", "HeldRows", "Provenance", "SweepPlan", "SweepRow", "SweepTable",
-    "Workers", "read_results", "results", "run", "sweep", "workers_for",
+    "read_results", "results", "run", "sweep", "workers_for",
 ]  # fmt: skip
 
 
@@ -99,6 +99,13 @@ def sweep(
             if progress is not None and done:
                 progress(done, plan.points)
     return plan.table(rows.rows())
+
+
+def workers_for(jobs: int, cluster: str | None) -> Workers:
+    """Those that are asked for, a context. Raises `MemsimError` if they cannot be had."""
+    from memsim._sweep_workers import workers_for
+
+    return workers_for(jobs, cluster)
 
 
 def results(path: str, plan: SweepPlan) -> Results:

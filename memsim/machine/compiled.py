@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from memsim import stream
 from memsim.gpu import Gpu
-from memsim.machine.core import WORD_OF_WARP_BYTES
 from memsim.machine.plan import ISSUE, LOOP, STORE, Environment, LaunchPlan
+from memsim.machine.steps import WORD_OF_WARP_BYTES
 from memsim.stream import Stream
 
 # The carve-outs of SRAM from what it shares with the L1, in KiB (CUDA C++ Programming Guide, compute capability 9.0).

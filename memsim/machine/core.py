@@ -26,7 +26,6 @@ from memsim.machine.steps import (
     TENSOR,
     WAIT_OF_PIPE,
     WAITS,
-    WORD_OF_WARP_BYTES,
     CoreTimes,
     Deed,
     MemoryTimes,
@@ -36,7 +35,7 @@ from memsim.machine.steps import (
 from memsim.machine.sub_partition import Block, SubPartition, Turn
 from memsim.stream import Stream
 
-__all__ = ["PIPES", "WAITS", "WORD_OF_WARP_BYTES", "CoreRun", "CoreTimes", "MemoryTimes", "run_core"]
+__all__ = ["PIPES", "WAITS", "CoreRun", "CoreTimes", "MemoryTimes", "run_core"]
 
 # Cycles' worth of stores that wait on their way out of an SM before the next one has to.
 _STORE_QUEUE = 256.0

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from memsim import stream as stream_module
-from memsim._cache import cache_folder
+from memsim._cache import cache_folder, forget_oldest
 from memsim.machine import core as core_module
 from memsim.machine import pace as pace_module
 from memsim.machine import steps, sub_partition
@@ -91,19 +91,13 @@ class _Kept:
         with contextlib.suppress(OSError):
             if not self._path.exists():
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._forget_others()
+                forget_oldest(self._path, "paces-*.txt", _MOST_FILES)
             elif self._path.stat().st_size > _MOST_BYTES:
                 self._path.unlink(missing_ok=True)
             with open(self._path, "ab", buffering=0) as file:
                 # It begins a line even where one before was cut short.
                 file.write(b"\n" + key.encode() + b" " + line + b"\n")
             self._lines[key] = line
-
-    def _forget_others(self) -> None:
-        """Of models that are no more, only the last few."""
-        others = sorted(self._path.parent.glob("paces-*.txt"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in others[_MOST_FILES - 1 :]:
-            path.unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=4)

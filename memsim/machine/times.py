@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memsim.gpu import Gpu
-from memsim.machine.core import WORD_OF_WARP_BYTES, CoreTimes, MemoryTimes
 from memsim.machine.parts import BUFFER_REUSE, COLD_MISSES
+from memsim.machine.steps import WORD_OF_WARP_BYTES, CoreTimes, MemoryTimes
 
 WARP_LANES = 32
 _COPY_WORDS = 4

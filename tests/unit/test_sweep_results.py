@@ -111,31 +111,28 @@ def test_numbers_beyond_64_bits_are_kept_digit_by_digit(tmp_path: Path) -> None:
 # ---- what is refused, and stays
 
 
-def another_schema(path: Path) -> None:
+def execute(path: Path, statement: str) -> None:
+    """Change a results file behind the back of those who keep it."""
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE sweep SET value = '\"memsim.sweep-results/9\"' WHERE name = 'schema'")
+    connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+def another_schema(path: Path) -> None:
+    execute(path, "UPDATE sweep SET value = '\"memsim.sweep-results/9\"' WHERE name = 'schema'")
 
 
 def another_application(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA application_id = 7")
-    connection.close()
+    execute(path, "PRAGMA application_id = 7")
 
 
 def another_value(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE rows SET hbm_bytes = hbm_bytes + 1 WHERE point = 3")
-    connection.commit()
-    connection.close()
+    execute(path, "UPDATE rows SET hbm_bytes = hbm_bytes + 1 WHERE point = 3")
 
 
 def no_facts(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("DELETE FROM sweep WHERE name = 'axes'")
-    connection.commit()
-    connection.close()
+    execute(path, "DELETE FROM sweep WHERE name = 'axes'")
 
 
 def zeros_in_the_middle(path: Path) -> None:
