@@ -82,6 +82,10 @@ RUN = _table(
         "|".join(L2_STATES), L2_STATES[0],
     ),
     Option(
+        "full", "Run", "Replay every block; else blocks that go like those before them are left out and accounted for.",
+        flag=True,
+    ),
+    Option(
         "resources", "Run", "Where SRAM, registers and spills of the kernels come from: rules and a shipped table, or "
         "Triton, which compiles them for this problem (extra kernels).", "|".join(SOURCES), SOURCES[0],
     ),

@@ -45,6 +45,7 @@ class Request:
     count_only: bool = False
     resources: str = "table"
     l2_state: str = "cold"
+    full: bool = False
 
     def simulate(self, progress: Progress | None = None) -> Result:
         with _in_option_names():
@@ -70,6 +71,7 @@ class Request:
             "inputs": self.inputs,
             "resources": self.resources,
             "l2_state": self.l2_state,
+            "full": self.full,
             "count_only": self.count_only,
         }
 
@@ -159,11 +161,14 @@ def read_request(
     lse = faults.attempt(read_flag, options.get("lse", "false"), "lse")
     inputs = faults.attempt(_read_inputs, options.get("inputs", "hbm"))
     resources = faults.attempt(_read_resources, options.get("resources", "table"))
+    full = faults.attempt(read_flag, options.get("full", "false"), "full")
     l2_state = faults.attempt(_read_l2_state, options.get("l2-state", "cold"))
     faults.raise_any()
     assert problem is not None and tile is not None and gpu is not None and lse is not None
-    assert inputs is not None and resources is not None and l2_state is not None
-    return Request(algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only, resources, l2_state)
+    assert inputs is not None and resources is not None and l2_state is not None and full is not None
+    return Request(
+        algorithm, problem, gpu, gpu_name, gpu_options, tile, lse, inputs, count_only, resources, l2_state, full
+    )
 
 
 def check_algorithm(name: str) -> None:
@@ -187,7 +192,7 @@ def check_text(name: str, text: str) -> None:
     """Raise if the text is no value of the option, whether usable or not; a GPU's name is not looked up."""
     if name in SHORT_OPTIONS:
         SHORT_OPTIONS[name].parse(text, name)
-    elif name in ("lse", "causal"):
+    elif name in ("lse", "causal", "full"):
         read_flag(text, name)
     elif name == "inputs":
         _read_inputs(text)

@@ -72,7 +72,7 @@ def replay_chain(chain: Sequence[Simulated], without: frozenset[str] = frozenset
     """What one replay says of launches that ran one after the other, each finding what those before it left."""
     last = chain[-1]
     launches = [*last.before, last.launched]
-    run = replay(last.gpu, launches, warm=last.warm, without=without)
+    run = replay(last.gpu, launches, warm=last.warm, without=without, full=True)
     return [
         {
             "sram_fill_bytes": simulated.counts.sram_fill_bytes - timed.l1_hit_bytes,

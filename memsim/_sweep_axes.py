@@ -15,7 +15,7 @@ from memsim.errors import MemsimError
 from memsim.units import ANY_UNITS, parse_quantity, quoted
 
 ALGORITHM, TILE_AXIS = "algorithm", "tile"
-_WORDS = (ALGORITHM, TILE_AXIS, "gpu", "dtype", "causal", "lse", "inputs", "l2-state", "resources", "load-path",
+_WORDS = (ALGORITHM, TILE_AXIS, "gpu", "dtype", "causal", "lse", "full", "inputs", "l2-state", "resources", "load-path",
           "grid-order", *TEXT_KEYS)  # fmt: skip
 _TILE_SIDES = ("block-m", "block-n")
 _TILE = re.compile(r"([0-9]+(?:Ki)?)x([0-9]+(?:Ki)?)")

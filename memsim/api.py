@@ -61,6 +61,7 @@ def simulate(
     inputs: str = "hbm",
     resources: str = "table",
     l2_state: str = "cold",
+    full: bool = False,
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -72,7 +73,8 @@ def simulate(
     `resources` says where SRAM, registers and spills of the kernels come from: "table" (rules, and a table that ships
     with memsim) or "compiled" (Triton compiles them for this problem; extra `kernels`). `count_only` leaves the replay
     out: every byte and operation, no time, as on a machine without an L2. `l2_state` is what the first launch finds in
-    the L2: "cold", nothing, or "warm", what the same run left. Raises `MemsimError` on bad input.
+    the L2: "cold", nothing, or "warm", what the same run left. `full` replays every block: without it blocks that go
+    like those before them are left out and accounted for (memsim.machine.leaps). Raises `MemsimError` on bad input.
     """
     machine, given_name = _machine(gpu, gpu_options)
     problem = problem if problem is not None else Attention()
@@ -88,7 +90,7 @@ def simulate(
             machine_launch(machine, trace, resources, problem, ready.tile)
             for trace, resources in zip(ready.traces, ready.resources, strict=True)
         ]
-        timing = replay(machine, launches, host_bytes=host_bytes, warm=l2_state == "warm", progress=progress)
+        timing = replay(machine, launches, host_bytes=host_bytes, warm=l2_state == "warm", full=full, progress=progress)
         _check_agreement(ready, timing)
     return _result(
         algorithm, problem, machine, given_name, dict(gpu_options or {}), ready, timing, inputs, host_bytes, lse,
@@ -106,6 +108,7 @@ def compare(
     inputs: str = "hbm",
     resources: str = "table",
     l2_state: str = "cold",
+    full: bool = False,
     count_only: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -114,7 +117,7 @@ def compare(
     naive, flash = (
         simulate(
             algorithm, problem, gpu=gpu, gpu_options=gpu_options, tile=taken, lse=lse, inputs=inputs,
-            resources=resources, l2_state=l2_state, count_only=count_only, progress=progress,
+            resources=resources, l2_state=l2_state, full=full, count_only=count_only, progress=progress,
         )
         for algorithm, taken in (("naive", _as_naive_takes(tile)), ("flash", tile))
     )  # fmt: skip
@@ -299,6 +302,7 @@ def _launch(
         times |= {
             "l1_hit_bytes": timed.l1_hit_bytes,
             "code_bytes": timed.code_bytes,
+            "blocks_left_out": timed.blocks_left_out,
             "time_s": timed.time_s,
             "sm_cycles": timed.time_s * timed.clock_hz,
             "clock_hz": timed.clock_hz,

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from memsim.errors import MemsimError
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from memsim.attention import Attention
     from memsim.gpu import Gpu
 
+Ints = npt.NDArray[np.int64]
 Axes = Sequence[tuple[str, int]]
 """A grid's axes and sizes, as a trace has them: the rows first, then what numbers the planes, the fastest first."""
 
@@ -30,6 +34,8 @@ ORDERS: Mapping[str, str] = {
 }
 """Every order and what it is."""
 ROWS_FAST = "rows-fast"
+BY_PLANES = ("rows-fast", "rows-reversed")
+"""The orders that go over all rows of a plane before the next."""
 _SECTIONS, _PERSISTENT = "head-sections", "persistent"
 
 
@@ -67,13 +73,22 @@ class GridOrder:
             plane, unit[name] = divmod(plane, size)
         return unit
 
+    def places(self, axes: Axes, indices: Ints) -> dict[str, Ints]:
+        """The units at many places in the order: the values of each coordinate."""
+        (rows_name, rows), *others = axes
+        row, plane = self._place(rows, prod(size for _, size in others), indices)
+        places = {rows_name: row}
+        for name, size in others:
+            plane, places[name] = plane // size, plane % size
+        return places
+
     def units_of_block(self, axes: Axes, block: int) -> Iterator[dict[str, int]]:
         """What one block works on, in its order: one unit, unless it is persistent."""
         units, step = prod(size for _, size in axes), self.blocks(axes)
         return (self.unit(axes, index) for index in range(block, units, step))
 
-    def _place(self, rows: int, planes: int, index: int) -> tuple[int, int]:
-        """(row, plane) of a place in the order."""
+    def _place(self, rows: int, planes: int, index: Any) -> tuple[Any, Any]:
+        """(row, plane) of a place in the order, or of an array of them."""
         if self.name in (ROWS_FAST, _PERSISTENT):
             return index % rows, index // rows
         if self.name == "rows-reversed":
@@ -83,7 +98,8 @@ class GridOrder:
         if self.name == "longest-first":
             return rows - 1 - index // planes, index % planes
         first = index // (rows * self.planes) * self.planes
-        size = min(self.planes, planes - first)
+        left = planes - first
+        size = left - (left - self.planes) * (left > self.planes)
         rest = index - first * rows
         return rows - 1 - rest // size, first + rest % size
 

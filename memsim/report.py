@@ -129,6 +129,7 @@ _REPLAY = (
     _Figure("L2 busy", percent, lambda part: _busy("l2")(part) or None),
     _Figure("clock", _clock, _of("clock_hz")),
     _Figure("replayed by", str, _of("replayed_by")),
+    _Figure("blocks left out", format_count, lambda part: _of("blocks_left_out")(part) or None),
 )
 _WORK = (
     _Figure("FLOP executed", format_count, _of("flops")),

@@ -18,6 +18,7 @@ class Launch:
     over, `l2_dirty_bytes_at_end` what it had not yet written, `l2_read_bytes_by_tensor` what it was asked for and
     `l2_hit_rate_by_tensor` the share of it that it had. `l1_hit_bytes` were loaded again by an SM that still had them:
     they are no fills. `code_bytes` of the HBM reads are the kernel's own instructions, where caches are cold.
+    `blocks_left_out` went like those before them and were accounted for, not replayed (none with `full`).
     `stack_bytes` per thread is what the compiled kernel spills, None where that is not known.
     `replayed_by` is "instructions" where the compiled kernel's own were replayed, "trace" where the program's records
     were. `time_s` is the kernel alone at `clock_hz`; these, `sm_cycles`, `bound`, `busy` and `waiting_for_memory` are
@@ -51,6 +52,7 @@ class Launch:
     store_bytes_by_tensor: dict[str, int]
     l1_hit_bytes: int = 0
     code_bytes: int = 0
+    blocks_left_out: int = 0
     l2_read_bytes_by_tensor: dict[str, int] | None = None
     l2_hit_rate_by_tensor: dict[str, float | None] | None = None
     l2_hit_rate: float | None = None

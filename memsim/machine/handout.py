@@ -18,6 +18,10 @@ class Handout:
         self._next = 0
         self._report_every = max(1, self.blocks // _REPORTS)
 
+    def leave_out(self, blocks: int) -> None:
+        """Hand out so many blocks fewer: the last ones."""
+        self.blocks -= blocks
+
     def take(self) -> int | None:
         """The next block in linear order, or None when all are handed out."""
         block = self._next

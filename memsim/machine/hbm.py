@@ -15,6 +15,10 @@ class Pipe:
         self.free_ps = 0
         self.busy_ps = 0
 
+    def duration_ps(self, n_bytes: int) -> int:
+        """How long bytes have the pipe."""
+        return duration_ps(n_bytes, self._bandwidth)
+
     def take(self, now: int, n_bytes: int) -> int:
         """When bytes that ask for the pipe now are through."""
         duration = self._durations.get(n_bytes)
@@ -47,3 +51,9 @@ class Hbm:
         """When bytes that leave now have landed."""
         self.write_bytes += n_bytes
         return self.pipe.take(now, n_bytes) + self.latency_ps
+
+    def owe(self, read_bytes: int, write_bytes: int) -> None:
+        """Count bytes that are moved while nobody looks, and the time that the pipe is in use for them."""
+        self.read_bytes += read_bytes
+        self.write_bytes += write_bytes
+        self.pipe.busy_ps += self.pipe.duration_ps(read_bytes + write_bytes)

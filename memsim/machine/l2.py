@@ -12,7 +12,10 @@ is evicted dirty is written too.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from memsim.gpu import Gpu
 from memsim.machine.hbm import Hbm
@@ -93,6 +96,20 @@ class L2:
         self._dirty.clear()
         self._used = self.dirty_bytes = 0
 
+    @property
+    def room_bytes(self) -> int:
+        """For how many bytes of tiles that all SMs ask for it has room."""
+        return self._capacity // (self.partitions * self.partitions)
+
+    @contextmanager
+    def beside(self, memory: Any) -> Iterator[None]:
+        """For a while another memory than HBM is below; it has its `read` and `write`."""
+        hbm, self._hbm = self._hbm, memory
+        try:
+            yield
+        finally:
+            self._hbm = hbm
+
     def settle(self) -> None:
         """All that was on its way has arrived."""
         for piece in self._pieces.values():
@@ -102,18 +119,22 @@ class L2:
         """(bytes that come from HBM, when they are in the L2) for a load that arrives now from an SM on the side of
         that partition. Tiles that follow each other along a loop may be loaded together; those of a shared tensor are
         then one piece."""
-        tally = self.tallies.get(access.tensor)
-        if tally is None:
-            tally = self.tallies[access.tensor] = Tally()
+        tally = self.tally(access.tensor)
         tally.read_bytes += n_bytes
         if access.shared:
-            missed, ready = self._read_shared(now, address, n_bytes, side)
+            missed, ready = self.read_shared(now, address, n_bytes, side)
             tally.missed_bytes += missed
             return missed, ready
-        parts = _parts(access, address, n_bytes)
-        missed = sum(self._read_once(now, key, part, access.piece_bytes) for key, part in parts)
+        missed, ready = self.read_once(now, access, address, n_bytes)
         tally.missed_bytes += missed
-        return missed, self._hbm.read(now, missed) if missed else now
+        return missed, ready
+
+    def tally(self, tensor: str) -> Tally:
+        """What it was asked for of a tensor in this launch."""
+        tally = self.tallies.get(tensor)
+        if tally is None:
+            tally = self.tallies[tensor] = Tally()
+        return tally
 
     def write(self, now: int, access: Access, address: int, n_bytes: int) -> None:
         """A store that arrives now. Nothing is read for it: stores fill whole sectors."""
@@ -124,43 +145,77 @@ class L2:
             for key in range(parts[0][0] + 1, parts[0][0] + partitions):
                 self._grow(self._piece(key, 1), n_bytes)
         weight, limit = (1, n_bytes) if access.shared else (partitions, access.piece_bytes)
+        pieces, dirty = self._pieces, self._dirty
         for key, part in parts:
-            piece = self._piece(key, weight)
-            self._grow(piece, min(limit, piece.bytes + part))
-            dirtied = max(0, min(limit, piece.dirty + part) - piece.dirty)
-            piece.dirty += dirtied
-            self.dirty_bytes += dirtied
-            self._dirty[key] = piece
-            self._dirty.move_to_end(key)
-        while self.dirty_bytes > self._dirty_limit and self._dirty:
-            _, oldest = self._dirty.popitem(last=False)
+            piece = pieces.get(key)
+            if piece is None:
+                piece = pieces[key] = _Piece(weight)
+            else:
+                pieces.move_to_end(key)
+            held = min(limit, piece.bytes + part)
+            if held > piece.bytes:
+                self._used += (held - piece.bytes) * piece.weight
+                piece.bytes = held
+            dirtied = min(limit, piece.dirty + part) - piece.dirty
+            if dirtied > 0:
+                piece.dirty += dirtied
+                self.dirty_bytes += dirtied
+            if key in dirty:
+                dirty.move_to_end(key)
+            else:
+                dirty[key] = piece
+        while self.dirty_bytes > self._dirty_limit and dirty:
+            _, oldest = dirty.popitem(last=False)
             self._clean(now, oldest)
-        self._evict(now)
+        if self._used > self._capacity:
+            self._evict(now)
 
-    def _read_shared(self, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
+    def read_shared(self, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
+        """`read` of a tile that several blocks may ask for, not added to its tensor's tally."""
         pieces, partitions = self._pieces, self.partitions
         key = address * 2 * partitions
         near, copied = key + side, key + partitions + side
         home, copy = pieces.get(near), pieces.get(copied)
-        whole = partitions == 1 or (copy is not None and copy.bytes >= n_bytes)
+        whole = (copy is not None and copy.bytes >= n_bytes) or partitions == 1
         if whole and home is not None and home.bytes >= n_bytes:
             pieces.move_to_end(near)
             if copy is None:
                 return 0, home.ready
             pieces.move_to_end(copied)
             return 0, home.ready if home.ready > copy.ready else copy.ready
-        asked = [self._piece(at, 1) for at in ((near,) if whole else range(key, key + partitions))]
-        shares = sum(max(0, n_bytes - piece.bytes) for piece in asked)
+        # A copy that is gone is fetched from the homes of its shares, and keeps those young.
+        shares, ready, used = 0, 0, 0
+        for at in (near,) if whole else range(key, key + partitions):
+            piece = pieces.get(at)
+            if piece is None:
+                piece = pieces[at] = _Piece(1)
+            else:
+                pieces.move_to_end(at)
+                if piece.ready > ready:
+                    ready = piece.ready
+            if piece.bytes < n_bytes:
+                shares += n_bytes - piece.bytes
+                piece.bytes = n_bytes
+        used = shares
         missed = -(-shares // partitions)
-        ready = max(piece.ready for piece in asked)
         if missed:
-            ready = max(ready, self._hbm.read(now, missed))
+            arrival = self._hbm.read(now, missed)
+            if arrival > ready:
+                ready = arrival
         if partitions > 1:
-            asked.append(self._piece(copied, partitions - 1))
-        for piece in asked:
-            self._grow(piece, n_bytes)
-            piece.ready = ready
-        self._evict(now)
+            if copy is None:
+                copy = pieces[copied] = _Piece(partitions - 1)
+            else:
+                pieces.move_to_end(copied)
+            if copy.bytes < n_bytes:
+                used += (n_bytes - copy.bytes) * (partitions - 1)
+                copy.bytes = n_bytes
+            copy.ready = ready
+        for at in (near,) if whole else range(key, key + partitions):
+            pieces[at].ready = ready
+        self._used += used
+        if self._used > self._capacity:
+            self._evict(now)
         return missed, ready
 
     def _piece(self, key: int, weight: int) -> _Piece:
@@ -177,21 +232,28 @@ class L2:
             self._used += (n_bytes - piece.bytes) * piece.weight
             piece.bytes = n_bytes
 
-    def _read_once(self, now: int, key: int, n_bytes: int, limit: int) -> int:
-        piece = self._pieces.get(key)
-        if piece is None:
-            piece = self._pieces[key] = _Piece(self.partitions)
-        # What of it is not yet read grows no younger by this.
-        if piece.launch != self._launch:
-            piece.launch, piece.left = self._launch, piece.bytes
-        found = min(n_bytes, piece.left)
-        piece.left -= found
-        # A sector that lies in two tiles or rows is fetched once.
-        missed = min(n_bytes - found, max(0, limit - piece.bytes))
-        if missed:
-            self._grow(piece, piece.bytes + missed)
-            self._evict(now)
-        return missed
+    def read_once(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
+        """`read` of a tile that no other block asks for, not added to its tensor's tally."""
+        pieces, launch, limit = self._pieces, self._launch, access.piece_bytes
+        missed = 0
+        for key, part in _parts(access, address, n_bytes):
+            piece = pieces.get(key)
+            if piece is None:
+                piece = pieces[key] = _Piece(self.partitions)
+            # What of it is not yet read grows no younger by this.
+            if piece.launch != launch:
+                piece.launch, piece.left = launch, piece.bytes
+            found = part if part < piece.left else piece.left
+            piece.left -= found
+            # A sector that lies in two tiles or rows is fetched once.
+            lacking = min(part - found, limit - piece.bytes)
+            if lacking > 0:
+                piece.bytes += lacking
+                self._used += lacking * piece.weight
+                missed += lacking
+                if self._used > self._capacity:
+                    self._evict(now)
+        return missed, self._hbm.read(now, missed) if missed else now
 
     def _evict(self, now: int) -> None:
         while self._used > self._capacity and len(self._pieces) > 1:

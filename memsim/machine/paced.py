@@ -9,11 +9,11 @@ block, a timeout a trip.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import simpy
 
 from memsim.gpu import Gpu
@@ -24,20 +24,23 @@ from memsim.machine.handout import Handout
 from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
 from memsim.machine.l2 import Access
+from memsim.machine.leaps import READ, STORED, WRITTEN, Leap, Leaps, Sums
 from memsim.machine.levels import Memory
 from memsim.machine.pace import Pace
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
 from memsim.machine.parts import L1 as PART_L1
-from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, Environment, LaunchPlan
+from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, LaunchPlan, most_of
 from memsim.machine.sm import PIPE_NAMES
 from memsim.machine.times import core_times, memory_times
 from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress
+from memsim.machine.units import LoopOfUnit, Unit, Units
 from memsim.stream import LOAD, MMA, PRODUCT
-from memsim.trace import Bound
 
 _MILLION = 10**6
 # Where a tile comes from: the L1 or the L2 has it, it is on its way from HBM, HBM has to be asked.
 _HELD, _ON_ITS_WAY, _MISSED = range(3)
+# The steps of a block that move something, or a loop that does.
+_MOVING = (ISSUE, LOOP, STORE)
 # Where threads spill: above every tensor.
 _STACK = Access("stack", True, 1 << 60, 1, 1, 1, 1, 1)
 # Multiples of it, less their whole parts, spread evenly however many there are.
@@ -48,13 +51,14 @@ FEWEST_STEPS, MOST_STEPS, MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS = 16, 64, 25
 blocks are apart, fewer where there are many blocks. Of a loop with more trips a step is several."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Steps:
-    """A pace in picoseconds."""
+    """A pace in picoseconds, and how long blocks went at it in all."""
 
     enter: int
     exit: int
     trips: tuple[int, ...]
+    time_ps: int = 0
 
 
 class _Sm:
@@ -73,6 +77,7 @@ class PacedRun:
     def __init__(
         self, env: simpy.Environment, gpu: Gpu, memory: Memory, plan: LaunchPlan, per_sm: int, compiled: Compiled,
         progress: Progress | None, order: GridOrder, without: frozenset[str] = frozenset(),
+        full: bool = False,
     ) -> None:  # fmt: skip
         assert gpu.calibrated is not None and gpu.sm.core is not None
         self._env = env
@@ -106,15 +111,25 @@ class PacedRun:
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
         self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
         self._loaded, self._stored = compiled.used_shares(plan)
-        middle = next(iter(order.units_of_block(plan.axes, self._blocks // 2)))
+        middle = order.unit(plan.axes, self._blocks // 2)
         self._further_trips = compiled.further_trips(plan, middle)
         self._lockstep = False
         self._paces: dict[tuple[int, bool], Pace] = {}
-        self._steps: dict[tuple[int, bool], _Steps] = {}
+        # By twice the resident blocks, and one more where tiles come from HBM.
+        self._steps: dict[int, _Steps] = {}
         self._lockstep = self._goes_in_step()
-        self._time_at: dict[tuple[int, bool], int] = {}
+        self._units = Units(plan, order, self._stride)
+        self._block_steps = [(s[0], s[2] if s[0] == ISSUE else s[1]) for s in plan.body.steps if s[0] in _MOVING]
+        self._accesses = [move.access for move in plan.body.moves]
+        moves = [move for body in (plan.body, *self._units.loops) for move in body.moves]
+        self._shared = {move.access.tensor for move in moves if move.access.shared}
+        # What only one block asks for is not in the L1.
+        self._plain = self._plain and bool(self._shared)
         self._queued_ps = 0
-        self._strides: dict[int, int] = {}
+        slots = self._per_sm * len(self._sms)
+        leaps = Leaps(self._units, order, slots, memory, self._sums)
+        self._leaps = leaps if leaps.possible and not full else None
+        self._takers: deque[_Sm] = deque(maxlen=slots)
         # Of pieces of several trips: until when the block that fetched them is busy with that.
         self._front_ps: dict[int, int] = {}
         self._fill_bytes = self._store_bytes = self.l1_hit_bytes = 0
@@ -133,9 +148,15 @@ class PacedRun:
                     sm.resident += 1
                     env.process(self._slot(sm))
         env.run()
+        left_out_ps = 0
+        leap = self._leaps.leap if self._leaps is not None else None
+        if self._leaps is not None and leap is not None:
+            left_out_ps = round(leap.time_ps)
+            self._account(leap)
+            self._leaps.pass_over(self._spill)
         self.end_ps = max(self._last_end_ps, self._begin_ps)
         after = self._memory.counts()
-        total = max(1, self.end_ps - start)
+        total = max(1, self.end_ps - start + left_out_ps)
         busy, waited = self._shares(total)
         busy["hbm"] = (after[2] - before[2]) / total
         if self._gpu.l2 is not None:
@@ -143,7 +164,7 @@ class PacedRun:
             busy["l2"] = moved / self._gpu.l2.bandwidth_bytes_per_s / seconds(total)
         return LaunchTiming(
             name=self._plan.name,
-            time_s=seconds(self.end_ps - start),
+            time_s=seconds(self.end_ps - start + left_out_ps),
             fill_bytes=self._fill_bytes,
             store_bytes=self._store_bytes,
             hbm_read_bytes=after[0] - before[0],
@@ -156,117 +177,226 @@ class PacedRun:
             dirty_bytes_at_end=self._memory.dirty_bytes,
             tallies=self._memory.tallies,
             l1_hit_bytes=self.l1_hit_bytes,
+            blocks_left_out=leap.last - leap.first if leap is not None else 0,
         )
 
     def _slot(self, sm: _Sm) -> Generator[simpy.Event, Any, None]:
-        env = self._env
-        plan = self._plan
-        yield env.timeout(self._begin_ps - int(env.now))
+        env, units = self._env, self._units
+        timeout, start_ps, drain_ps = env.timeout, self._start_ps, self._drain_ps
+        step = self._blocks
+        block = self._next_block(sm)
+        ready = self._begin_ps
         first = True
-        while (block := self._handout.take()) is not None:
+        if block is not None:
+            yield timeout(ready - int(env.now))
+        while block is not None:
             # An SM starts one warp after the other.
-            now = int(env.now)
-            sm.started_ps = max(sm.started_ps, now) + self._start_ps
-            yield env.timeout(sm.started_ps - now)
+            ready = max(sm.started_ps, ready) + start_ps
+            sm.started_ps = ready
+            yield timeout(ready - int(env.now))
             sm.resident += not first
             first = False
-            for coordinates in self._order.units_of_block(plan.axes, block):
-                yield from self._unit(sm, coordinates, block)
-            # A block's place is free when what it stored has been taken; until the next one runs it takes no pipe.
+            for index in range(block, units.count, step):
+                yield from self._unit(sm, units[index], block)
+            # A block's place is free when what it stored has been taken; until the next one runs it takes no pipe. Who
+            # ends first gets the next block first, so that may be said now.
             sm.resident -= 1
-            yield env.timeout(self._drain_ps)
-            self._last_end_ps = max(self._last_end_ps, int(env.now))
+            ready = int(env.now) + drain_ps
+            self._last_end_ps = max(self._last_end_ps, ready)
+            block = self._next_block(sm)
 
-    def _unit(self, sm: _Sm, coordinates: Environment, block: int) -> Generator[simpy.Event, Any, None]:
+    def _next_block(self, sm: _Sm) -> int | None:
+        """The next block; it may show that others can be left out."""
+        block = self._handout.take()
+        if block is not None and self._leaps is not None:
+            self._takers.append(sm)
+            leap = self._leaps.see(block, int(self._env.now))
+            if leap is not None:
+                self._handout.leave_out(leap.last - leap.first)
+        return block
+
+    def _sums(self) -> Sums:
+        """What blocks have added to so far."""
+        memory = self._memory
+        sums: dict[object, float] = {
+            READ: memory.hbm.read_bytes,
+            WRITTEN: memory.hbm.write_bytes,
+            STORED: self._store_bytes,
+            "queued": self._queued_ps,
+        }
+        sums |= {("time", key): steps.time_ps for key, steps in self._steps.items()}
+        for tensor, tally in memory.tallies.items():
+            sums["missed", tensor] = tally.missed_bytes
+        return sums
+
+    def _account(self, leap: Leap) -> None:
+        """Add what blocks that were left out would have."""
+        memory, sums = self._memory, leap.sums
+        filled, store = self._units.totals(leap.first, leap.last)
+        fill = sum(filled.values())
+        self._fill_bytes += fill
+        self._store_bytes += store
+        self._queued_ps += round(sums["queued"])
+        hits = self._l1_pass(leap) if self._plain else {}
+        self.l1_hit_bytes += sum(hits.values())
+        for key, steps in self._steps.items():
+            steps.time_ps += round(sums.get(("time", key), 0))
+        for tensor, tally in memory.tallies.items():
+            # What a launch touches once was asked for without a clock.
+            if not leap.in_l2 or tensor in self._shared:
+                tally.read_bytes += filled.get(tensor, 0) - hits.get(tensor, 0)
+            if not leap.in_l2:
+                tally.missed_bytes += round(sums.get(("missed", tensor), 0))
+        if memory.l2 is None:
+            memory.hbm.owe(fill - sum(hits.values()), store)
+        elif not leap.in_l2:
+            # What is stored is written, sooner or later.
+            spilled = max(0, round(sums[WRITTEN]) - store) if self._compiled.spilled_bytes else 0
+            memory.hbm.owe(round(sums[READ]), store + spilled)
+
+    def _l1_pass(self, leap: Leap) -> dict[str, int]:
+        """Bytes of each tensor that the L1s have of what blocks that were left out load, the SMs taking them in the
+        order in which they last did."""
+        takers = list(self._takers)
+        found = dict.fromkeys(self._shared, 0)
+        loads = [(number, code == STORE) for code, number in self._block_steps if code != LOOP]
+        for block in range(leap.first, leap.last):
+            take = takers[block % len(takers)].l1.take
+            unit = self._units[block]
+            for number, stores in loads:
+                address, n_bytes = unit.moves[number]
+                if stores:
+                    take(address, n_bytes)
+                elif self._accesses[number].shared:
+                    found[self._accesses[number].tensor] += take(address, n_bytes)
+        return found
+
+    def _unit(self, sm: _Sm, unit: Unit, block: int) -> Generator[simpy.Event, Any, None]:
         """What a block does for one place in the grid."""
-        env, plan = self._env, self._plan
+        timeout = self._env.timeout
         entered = False
         cold, late = False, 0
         loop = 0
-        for step in plan.body.steps:
-            code = step[0]
+        accesses = self._accesses
+        for code, number in self._block_steps:
             if code == ISSUE:
-                move = plan.body.moves[step[2]]
-                source, queued = self._load(sm, move.access, *move.at(coordinates)[::-1])
+                source, queued = self._load(sm, accesses[number], *unit.moves[number])
                 cold, late = cold or source != _HELD, max(late, queued)
             elif code == LOOP:
                 if not entered:
                     entered = True
-                    yield env.timeout(self._spend(sm, cold, self._step(sm, cold).enter) + late)
+                    steps = self._step(sm, cold)
+                    steps.time_ps += steps.enter
+                    yield timeout(steps.enter + late)
                     cold, late = False, 0
-                yield from self._loop(sm, step[1], coordinates, loop, self._slowness(block))
+                yield from self._loop(sm, unit.loops[loop], loop, self._slowness(block))
                 loop += 1
-            elif code == STORE:
-                move = plan.body.moves[step[1]]
-                late = max(late, self._store(sm, move.access, *move.at(coordinates)[::-1]))
+            else:
+                late = max(late, self._store(sm, accesses[number], *unit.moves[number]))
         late = max(late, self._spill(block))
         steps = self._step(sm, cold)
-        yield env.timeout(self._spend(sm, cold, steps.exit + (0 if entered else steps.enter)) + late)
+        duration = steps.exit + (0 if entered else steps.enter)
+        steps.time_ps += duration
+        yield timeout(duration + late)
         self._queued_ps += late
 
-    def _loop(
-        self, sm: _Sm, body: BodyPlan, coordinates: Environment, number: int, slowness: float
-    ) -> Generator[simpy.Event, Any, None]:
+    def _loop(self, sm: _Sm, loop: LoopOfUnit, number: int, slowness: float) -> Generator[simpy.Event, Any, None]:
         """All trips of one loop of a block."""
         env: Any = self._env
         timeout = env.timeout
-        start, unmasked, stop = body.trips(coordinates)
-        if stop <= start:
-            return
-        stored = {step[1] for step in body.steps if step[0] == STORE}
-        moves = [(n in stored, m.access, *m.over(coordinates, stop)) for n, m in enumerate(body.moves)]
-        time_at, steps_of = self._time_at, self._steps
-        stride = self._stride(body, sum(table[start] for _, access, table, _, _ in moves if access.shared))
-        value = start
-        while value < stop:
-            # Strides end at the same trips in every block, so that blocks ask for the same pieces.
-            end = min(stop, (value // stride + 1) * stride)
+        l2 = self._memory.l2
+        # Tiles that others ask for too, copied from the L2 without the L1 between.
+        copied = l2 is not None and not self._plain and loop.loads_only
+        if copied and l2 is not None:
+            read_shared, read_once = l2.read_shared, l2.read_once
+        latency, side, coarse = self._memory.hbm.latency_ps, sm.side, loop.coarse
+        front_ps, steps_at = self._front_ps, self._steps
+        moves = loop.moves
+        missed_of = [0] * len(moves)
+        queued_ps = 0
+        for value, plain, masked, bytes_of in loop.pieces:
             cold, late, front = False, 0, 0
-            fetched = []
-            for stores, access, table, address, step in moves:
-                n_bytes = table[value] if stride == 1 else sum(table[value:end])
-                if stores:
-                    late = max(late, self._store(sm, access, address + value * step, n_bytes))
-                    continue
-                source, queued = self._load(sm, access, address + value * step, n_bytes)
-                if source != _HELD:
-                    cold = True
-                if queued > late:
-                    late = queued
-                if stride > 1 and access.shared:
-                    if source == _MISSED:
-                        fetched.append(address + value * step)
+            now = env.now
+            if copied:
+                arrival = 0
+                fetched = []
+                for at_move, (_, access, address, step) in enumerate(moves):
+                    at = address + value * step
+                    if access.shared:
+                        missed, ready = read_shared(now, at, bytes_of[at_move], side)
                     else:
-                        front = max(front, self._front_ps.get(address + value * step, 0))
-            key = (sm.resident, cold)
-            trips = (steps_of.get(key) or self._step(sm, cold)).trips
-            plain = min(end, max(value, unmasked)) - value
-            duration = plain * trips[min(number, len(trips) - 1)]
-            duration += (end - value - plain) * trips[min(number + 1, len(trips) - 1)]
+                        missed, ready = read_once(now, access, at, bytes_of[at_move])
+                    if ready > arrival:
+                        arrival = ready
+                    if missed:
+                        missed_of[at_move] += missed
+                        cold = True
+                        if coarse and access.shared:
+                            fetched.append(at)
+                    elif coarse and access.shared:
+                        reached = front_ps.get(at, 0)
+                        if reached > front:
+                            front = reached
+                if arrival > now:
+                    cold = True
+                    late = arrival - now - latency
+                    if late < 0:
+                        late = 0
+            else:
+                cold, late, front, fetched = self._moved(sm, loop, value, bytes_of)
+            steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
+            trips = steps.trips
+            last = len(trips) - 1
+            duration = plain * trips[number if number < last else last]
+            if masked:
+                duration += masked * trips[number + 1 if number < last else last]
             duration = int(duration * slowness)
-            time_at[key] = time_at.get(key, 0) + duration
-            now = int(env.now)
-            self._queued_ps += max(late, front - now - duration)
-            for piece in fetched:
-                self._front_ps[piece] = now + late + duration
+            steps.time_ps += duration
+            spent = duration + late
+            if fetched:
+                for at in fetched:
+                    front_ps[at] = now + spent
             # Nobody overtakes the block that fetches: what is further on is not there yet.
-            yield timeout(max(duration + late, front - now))
-            value = end
+            if front > now + spent:
+                spent = front - now
+            queued_ps += spent - duration
+            yield timeout(spent)
+        self._queued_ps += queued_ps
+        if copied and l2 is not None:
+            for (_, access, _, _), n_bytes, missed in zip(moves, loop.bytes, missed_of, strict=True):
+                self._fill_bytes += n_bytes
+                tally = l2.tally(access.tensor)
+                tally.read_bytes += n_bytes
+                tally.missed_bytes += missed
+
+    def _moved(
+        self, sm: _Sm, loop: LoopOfUnit, value: int, bytes_of: tuple[int, ...]
+    ) -> tuple[bool, int, int, list[int]]:
+        """Take the tiles of a piece of a loop: (whether some are not in the L2, how long they wait in HBM's queue,
+        until when those who fetched them are busy with that, which it fetched itself)."""
+        cold, late, front = False, 0, 0
+        fetched = []
+        for (stores, access, address, step), n_bytes in zip(loop.moves, bytes_of, strict=True):
+            at = address + value * step
+            if stores:
+                late = max(late, self._store(sm, access, at, n_bytes))
+                continue
+            source, queued = self._load(sm, access, at, n_bytes)
+            cold, late = cold or source != _HELD, max(late, queued)
+            if loop.coarse and access.shared:
+                if source == _MISSED:
+                    fetched.append(at)
+                else:
+                    front = max(front, self._front_ps.get(at, 0))
+        return cold, late, front, fetched
 
     def _stride(self, body: BodyPlan, shared_bytes: int) -> int:
         """Trips of a loop that are taken in one step, each of which asks for so many bytes that others ask for too."""
-        stride = self._strides.get(id(body))
-        if stride is None:
-            longest = body.stop if isinstance(body.stop, int) else self._longest(body.stop)
-            l2 = self._gpu.l2
-            stays = l2 is not None and shared_bytes * longest * l2.partitions <= l2.capacity_bytes
-            most = min(MOST_STEPS if stays else MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS // max(1, self._blocks))
-            stride = self._strides[id(body)] = max(1, -(-longest // max(FEWEST_STEPS, most)))
-        return stride
-
-    def _longest(self, bound: Bound) -> int:
-        sizes = dict(self._plan.axes)
-        return int(bound.of_values(np.arange(sizes[bound.symbol], dtype=np.int64)).max(initial=0))
+        longest = most_of(body.stop, dict(self._plan.axes))
+        l2 = self._gpu.l2
+        stays = l2 is not None and shared_bytes * longest * l2.partitions <= l2.capacity_bytes
+        most = min(MOST_STEPS if stays else MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS // max(1, self._blocks))
+        return max(1, -(-longest // max(FEWEST_STEPS, most)))
 
     def _load(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
         """(where a tile comes from, how long it waits in HBM's queue)."""
@@ -314,19 +444,18 @@ class PacedRun:
         l2.write(now, _STACK, _STACK.origin + place, self._compiled.spilled_bytes)
         return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
 
-    def _spend(self, sm: _Sm, cold: bool, duration: int) -> int:
-        key = (sm.resident, cold)
-        self._time_at[key] = self._time_at.get(key, 0) + duration
-        return duration
-
     def _step(self, sm: _Sm, cold: bool) -> _Steps:
-        key = (sm.resident, cold)
+        key = 2 * sm.resident + cold
         steps = self._steps.get(key)
         if steps is None:
-            pace = self._pace(*key)
+            pace = self._pace(sm.resident, cold)
             trips = tuple(map(self._ps, pace.trips)) or (0,)
             steps = self._steps[key] = _Steps(self._ps(pace.enter), self._ps(pace.exit), trips)
         return steps
+
+    def _times(self) -> dict[tuple[int, bool], int]:
+        """How long blocks were at the pace of so many resident blocks, with tiles from HBM or not."""
+        return {(key // 2, key % 2 == 1): steps.time_ps for key, steps in self._steps.items()}
 
     def _pace(self, resident: int, cold: bool) -> Pace:
         key = (resident, cold)
@@ -348,7 +477,7 @@ class PacedRun:
         """The share of the SMs' time in which none of their blocks can go on for want of data: what blocks wait in
         HBM's queue, and else how likely it is that all that are resident wait at once."""
         queued = min(1.0, self._queued_ps / max(1, self._per_sm) / (total * len(self._sms)))
-        times = {key: ps / key[0] for key, ps in self._time_at.items()}
+        times = {key: ps / key[0] for key, ps in self._times().items()}
         together = sum(share * self._pace(*key).waited["memory"] ** key[0] for key, share in times.items())
         return queued + (1.0 - queued) * together / max(1.0, sum(times.values()))
 
@@ -381,7 +510,7 @@ class PacedRun:
         """(each resource's share of the launch's time, block-seconds by what blocks stood still for)."""
         busy = dict.fromkeys(PIPE_NAMES, 0.0)
         waited = dict.fromkeys(WAITED_FOR, 0.0)
-        for (resident, cold), ps in self._time_at.items():
+        for (resident, cold), ps in self._times().items():
             pace = self._pace(resident, cold)
             share = ps / resident / (total * self._gpu.sm.count)
             for name, names in (

@@ -23,6 +23,7 @@ from memsim.trace import (
     Bound,
     IllegalTrace,
     Index,
+    Ints,
     LaunchTrace,
     Load,
     Loop,
@@ -41,7 +42,12 @@ Environment = dict[str, int]
 
 
 class Move:
-    """The bytes and the address of a load or store, as functions of the block and of its innermost loop."""
+    """The bytes and the address of a load or store, as functions of the block and of its innermost loop.
+
+    `same_bytes` are those of every position, where all move the same; `step` the bytes of address from one value of the
+    loop's variable to the next; `sectors_repeat` whether tiles lie alike in their sectors wherever they are;
+    `places_in_plane` the symbols that say where in its plane a tile is; `most_divisor` how many heads share one.
+    """
 
     def __init__(
         self, tile: TileRef, loop_symbol: str | None, axes: Mapping[str, int], shared: frozenset[str] = frozenset()
@@ -67,21 +73,36 @@ class Move:
         self._address_terms = [
             (part.symbol, part.divisor, part.multiplier * stride) for part, stride in scaled if part.symbol is not None
         ]
+        self.sectors_repeat = all(step % SECTOR_BYTES == 0 for _, _, step in self._address_terms)
         # Where no tile of the grid is clipped and every step is whole sectors, all positions move the same bytes.
-        uniform = all(step % SECTOR_BYTES == 0 for _, _, step in self._address_terms) and all(
+        uniform = self.sectors_repeat and all(
             part.symbol is None or (part.symbol in axes and part.at(max(0, axes[part.symbol] - 1)) + size <= extent)
             for part, size, extent in ((tile.row, tile.rows, t.rows), (tile.col, tile.cols, t.cols))
         )
-        self._same_bytes = self._bytes(self._constant_address, tile.row.offset, tile.col.offset) if uniform else None
+        self.same_bytes = self._bytes(self._constant_address, tile.row.offset, tile.col.offset) if uniform else None
+        self.step = sum(step for name, _, step in self._address_terms if name == loop_symbol)
+        self.places_in_plane = {tile.row.symbol, tile.col.symbol}
+        self.most_divisor = max((divisor for _, divisor, _ in self._address_terms), default=1)
+        self._loop_symbol = loop_symbol
 
     def at(self, env: Environment) -> tuple[int, int]:
         """(bytes of whole sectors, address) where nothing depends on the innermost loop."""
         address = self._constant_address
         for name, divisor, step in self._address_terms:
             address += env[name] // divisor * step
-        if self._same_bytes is not None:
-            return self._same_bytes, address
+        if self.same_bytes is not None:
+            return self.same_bytes, address
         return self._bytes(address, _value(self._parts[2], env), _value(self._parts[3], env)), address
+
+    def addresses(self, places: Mapping[str, Ints]) -> list[int]:
+        """The address in every place of the grid, given the values of each coordinate; in a loop, where its variable is
+        0."""
+        count = len(next(iter(places.values())))
+        found = np.full(count, self._constant_address, dtype=np.int64)
+        for name, divisor, step in self._address_terms:
+            if name != self._loop_symbol:
+                found += places[name] // divisor * step
+        return found.tolist()
 
     def over(self, env: Environment, stop: int) -> tuple[list[int], int, int]:
         """(bytes by value of the innermost loop variable, address where it is 0, bytes of address per step)."""
@@ -203,7 +224,10 @@ class _Planner:
         awaited_before: frozenset[str],
     ) -> BodyPlan:  # fmt: skip
         plan = BodyPlan(symbol, start, stop)
-        rings = self._rings(records, plan)
+        axes = self._axes
+        if symbol is not None and not (isinstance(stop, Bound) and stop.symbol not in axes):
+            axes = {**axes, symbol: most_of(stop, axes)}
+        rings = self._rings(records, plan, axes)
         last_use = {
             name: position for position, record in enumerate(records) for name in _reads(record) if name in rings
         }
@@ -218,7 +242,7 @@ class _Planner:
                 continue
             if isinstance(record, Load):
                 if record.ring is None:
-                    plan.moves.append(Move(record.tile, symbol, self._axes, self._shared))
+                    plan.moves.append(Move(record.tile, symbol, axes, self._shared))
                     slot = self.slots.setdefault(record.into, len(self.slots))
                     plan.steps.append((ISSUE, slot, len(plan.moves) - 1))
                 awaited.discard(record.into)
@@ -232,14 +256,16 @@ class _Planner:
                     plan.steps.append((WAIT, self.slots[name]))
                 awaited.add(name)
             if isinstance(record, Store):
-                plan.moves.append(Move(record.tile, symbol, self._axes, self._shared))
+                plan.moves.append(Move(record.tile, symbol, axes, self._shared))
                 plan.steps.append((STORE, len(plan.moves) - 1))
             elif isinstance(record, Work):
                 self._add_work(plan.steps, record)
             plan.steps += [(RELEASE, *rings[n]) for n in _reads(record) if n in rings and last_use[n] == position]
         return plan
 
-    def _rings(self, records: tuple[Record, ...], plan: BodyPlan) -> dict[str, tuple[int, int]]:
+    def _rings(
+        self, records: tuple[Record, ...], plan: BodyPlan, axes: Mapping[str, int]
+    ) -> dict[str, tuple[int, int]]:
         """Where each ring value is: (ring, its place among the ring's loads of one trip)."""
         places: dict[str, tuple[int, int]] = {}
         numbers: dict[str, int] = {}
@@ -250,7 +276,7 @@ class _Planner:
                 if ring == len(plan.rings):
                     plan.rings.append(RingPlan(record.ring.buffers))
                 place = (ring, len(plan.rings[ring].moves))
-                plan.moves.append(Move(record.tile, plan.symbol, self._axes, self._shared))
+                plan.moves.append(Move(record.tile, plan.symbol, axes, self._shared))
                 plan.rings[ring].moves.append(len(plan.moves) - 1)
                 places[record.into] = place
                 order.append(place)
@@ -298,6 +324,13 @@ def _all_loads(records: tuple[Record, ...]) -> list[Load]:
     return loads
 
 
+def most_of(bound: int | Bound, axes: Mapping[str, int]) -> int:
+    """The largest value of a loop bound over a grid."""
+    if isinstance(bound, Bound):
+        return int(bound.of_values(np.arange(axes[bound.symbol], dtype=np.int64)).max(initial=0))
+    return bound
+
+
 def bound_value(bound: int | Bound, env: Environment) -> int:
     """A loop bound of one block."""
     if isinstance(bound, Bound):
@@ -305,4 +338,4 @@ def bound_value(bound: int | Bound, env: Environment) -> int:
     return bound
 
 
-__all__ = ["SECTOR_BYTES", "BodyPlan", "LaunchPlan", "Move", "bound_value", "plan_launch"]
+__all__ = ["SECTOR_BYTES", "BodyPlan", "LaunchPlan", "Move", "bound_value", "most_of", "plan_launch"]

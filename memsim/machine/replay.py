@@ -64,6 +64,7 @@ def replay(
     warm: bool = False,
     cold_launches: bool = False,
     without: frozenset[str] = frozenset(),
+    full: bool = False,
     progress: Progress | None = None,
 ) -> RunTiming:
     """Replay launches, each with its blocks per SM, one after the other.
@@ -72,6 +73,7 @@ def replay(
     the machine is calibrated for that, another by its trace. `host_bytes` cross the host link before the first launch.
     What a launch leaves in the L2 the next one finds, but with `cold_launches`; `warm` has the first find what the same
     run left. A launch of no blocks is not made.
+    `full` replays every block, also those that go like those before them (memsim.machine.leaps).
     `without` names parts of the model to leave out (`memsim.machine.parts`).
     """
     check_parts(without)
@@ -79,14 +81,14 @@ def replay(
         gpu = gpu.model_copy(update={"l2": None})
     memory = Memory(gpu)
     if warm:
-        _replay_once(gpu, launches, memory, 0, cold_launches, without, progress)
+        _replay_once(gpu, launches, memory, 0, cold_launches, without, full, progress)
         memory.restart()
-    return _replay_once(gpu, launches, memory, host_bytes, cold_launches, without, progress, warm)
+    return _replay_once(gpu, launches, memory, host_bytes, cold_launches, without, full, progress, warm)
 
 
 def _replay_once(
     gpu: Gpu, launches: Sequence[Launched], memory: Memory, host_bytes: int, cold_launches: bool,
-    without: frozenset[str], progress: Progress | None, warm: bool = False,
+    without: frozenset[str], full: bool, progress: Progress | None, warm: bool = False,
 ) -> RunTiming:  # fmt: skip
     env = simpy.Environment(initial_time=0)
     host_ps = host_transfer_ps(gpu, host_bytes)
@@ -111,7 +113,7 @@ def _replay_once(
         run: _LaunchRun | PacedRun
         has_core = compiled is not None and gpu.calibrated is not None and gpu.sm.core is not None
         if has_core and PIPES not in without:
-            run = PacedRun(env, gpu, memory, plan, per_sm, compiled, progress, order, without)
+            run = PacedRun(env, gpu, memory, plan, per_sm, compiled, progress, order, without, full)
         else:
             run = _LaunchRun(env, gpu, memory, plan, per_sm, progress, order)
         timing = run.run()

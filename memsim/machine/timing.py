@@ -17,7 +17,8 @@ WAITED_FOR = (*PIPE_NAMES, "hbm", "latency", "l2")
 @dataclass(frozen=True)
 class LaunchTiming:
     """What the replay of one launch showed. `tallies` say per tensor what the L2 was asked for and what it lacked;
-    `code_bytes` of the HBM reads are the kernel itself, on flushed caches.
+    `code_bytes` of the HBM reads are the kernel itself, on flushed caches; `blocks_left_out` were not replayed, but are
+    in all figures.
 
     `busy` is each resource's share of the launch's time (pipes over all SMs), `waited` block-seconds by what a block
     stood still for, `waiting_for_memory` the share of the used SMs' time in which all their blocks waited for it.
@@ -38,6 +39,7 @@ class LaunchTiming:
     l1_hit_bytes: int = 0
     replayed_by: str | None = None
     code_bytes: int = 0
+    blocks_left_out: int = 0
 
 
 @dataclass(frozen=True)

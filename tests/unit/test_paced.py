@@ -339,13 +339,13 @@ def test_what_leaves_an_sm_last_is_waited_for() -> None:
 def test_sms_lie_on_both_sides_of_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the second of two SMs tiles are asked for from the other side; on the trace's way too."""
     asked = []
-    right = L2.read
+    right = L2.read_shared
 
-    def read(self: L2, now: int, access: Any, address: int, n_bytes: int, side: int = 0) -> tuple[int, int]:
+    def read(self: L2, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
         asked.append(side)
-        return right(self, now, access, address, n_bytes, side)
+        return right(self, now, address, n_bytes, side)
 
-    monkeypatch.setattr(L2, "read", read)
+    monkeypatch.setattr(L2, "read_shared", read)
     two = override(GPU, {"sm.count": 2})
     replay(two, [(trace(2, 8), 1, compiled(BLOCK))])
     assert asked.count(0) == asked.count(1) == 8
@@ -358,13 +358,13 @@ def test_sms_lie_on_both_sides_of_the_l2(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_loops_that_outrun_the_l2_are_taken_in_finer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,024 trips of 2 KiB, in both partitions 4 MiB: 64 steps where that fits, 256 where not."""
     asked = []
-    right = L2.read
+    right = L2.read_shared
 
     def read(self: L2, *arguments: Any) -> tuple[int, int]:
         asked.append(arguments)
         return right(self, *arguments)
 
-    monkeypatch.setattr(L2, "read", read)
+    monkeypatch.setattr(L2, "read_shared", read)
     for size, steps in ((4 << 20, 64), (3 << 20, 256)):
         asked.clear()
         run(BLOCK, 2, 1024, gpu=override(GPU, {"l2.capacity_bytes": size, "l2.dirty_limit_bytes": size}), store=False)

@@ -1,0 +1,167 @@
+"""Leaves blocks out of a replay once its blocks go alike, and accounts for them.
+
+A launch's blocks are watched in stretches as they are handed out: as many as run at once, where all make the same
+trips, else the blocks of whole planes. Once two spans of stretches took the same time and moved the same, stretches are
+taken off the end of the launch: the blocks at hand go on, and those that follow them end as the launch's last ones
+would. What those that are left out would have taken is added to the time.
+
+What they fill and store is counted. What they do to the L2 is done to it at the end, without a clock, where what blocks
+share stays in it: it is then as full and as dirty as if they had run. Where that outgrows the L2, who finds what is a
+matter of time: HBM is asked for as much as in the span before, and only blocks that no longer drift apart are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+from memsim.grid import BY_PLANES, GridOrder
+from memsim.machine.levels import Memory
+from memsim.machine.units import Units
+from memsim.machine.untimed import PassOver
+
+ALIKE_TIME, ALIKE_BYTES, ALIKE_WRITTEN = 0.004, 0.01, 0.05
+"""By how much two spans may differ, as shares: in time (half of it where blocks have no loop), in what HBM is asked
+for, and in what it is given, which goes by pieces of the L2."""
+SETTLED_SPREAD, LEAST_SPREAD = 1.02, 0.005
+"""By what factor blocks may have drifted apart within a span, and what share of a stretch's time is no drift."""
+FEWEST, MOST = 2, 8
+"""Stretches of a span where all blocks are alike; four times the most where blocks are short, having no loop."""
+TAIL = 2
+"""Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
+_MISFIT, _ROOM, _SETTLED, _CHUNKS = 0.03, 0.8, 0.8, 8
+
+Sums = Mapping[object, float]
+"""What blocks add to, by name."""
+READ, WRITTEN, STORED = "hbm read", "hbm written", "stored"
+
+
+@dataclass(frozen=True)
+class Leap:
+    """Blocks left out: the first, the one after the last, how long they would have taken, what they would have added to
+    the sums, and whether the L2 has what they share."""
+
+    first: int
+    last: int
+    time_ps: float
+    sums: Sums
+    in_l2: bool
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A stretch: when its blocks were handed out, on average, how far from that, and the sums at its end."""
+
+    mean_ps: float
+    spread_ps: float
+    sums: Sums
+
+
+class Leaps:
+    """Watches the blocks of a launch as they are handed out. `at_once` run at a time; `sums` says what blocks have
+    added to so far, HBM's bytes among it."""
+
+    def __init__(self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums]) -> None:
+        self._units, self._memory, self._sums = units, memory, sums
+        self._stretch, self._span, self._whole = _stretches(units, order, at_once)
+        self._seen: list[_Seen] = []
+        self._times: list[int] = []
+        self.leap: Leap | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether the launch has blocks enough to leave some out, and an order in which they repeat."""
+        return 0 < self._stretch * (2 * self._span + 1 + TAIL + self._whole) <= self._units.count
+
+    def see(self, block: int, now: int) -> Leap | None:
+        """A block is handed out now; the blocks to leave out, once."""
+        if self.leap is not None:
+            return None
+        self._times.append(now)
+        if len(self._times) < self._stretch:
+            return None
+        self._seen.append(_Seen(fmean(self._times), pstdev(self._times), self._sums()))
+        self._times.clear()
+        if len(self._seen) <= 2 * self._span:
+            return None
+        before, middle, last = (self._seen[-1 - n * self._span] for n in (2, 1, 0))
+        times = middle.mean_ps - before.mean_ps, last.mean_ps - middle.mean_ps
+        stretches = (self._units.count - block) // self._stretch - TAIL
+        stretches -= stretches % self._whole
+        alike = ALIKE_TIME if self._units.loops else ALIKE_TIME / 2
+        if stretches < 1 or abs(times[1] - times[0]) > alike * times[1]:
+            return None
+        in_l2 = self._stays(block)
+        added, earlier = ({name: b.sums[name] - a.sums.get(name, 0) for name in b.sums} for a, b in
+                          ((middle, last), (before, middle)))  # fmt: skip
+        if not (self._alike(earlier, added, in_l2) and (in_l2 or self._settled(middle, last))):
+            return None
+        count = self._units.count
+        self.leap = Leap(
+            count - stretches * self._stretch,
+            count,
+            stretches * times[1] / self._span,
+            {name: stretches * value / self._span for name, value in added.items()},
+            in_l2,
+        )
+        return self.leap
+
+    def pass_over(self, spill: Callable[[int], object]) -> None:
+        """Do to the L2 what the blocks that were left out do, and count what HBM is asked for. `spill` does what a
+        block does that runs out of registers."""
+        leap, l2 = self.leap, self._memory.l2
+        if leap is None or not leap.in_l2 or l2 is None:
+            return
+        filled, stored = self._units.totals(leap.first, leap.last)
+        moved = max(1, sum(filled.values()) + stored)
+        some = max(self._stretch, (leap.last - leap.first) * l2.room_bytes // (_CHUNKS * moved))
+        over = PassOver(l2, self._units, spill)
+        for first in range(leap.first, leap.last, some):
+            ledger = over.units(first, min(leap.last, first + some))
+            self._memory.hbm.owe(ledger.read_bytes, ledger.write_bytes)
+
+    def _stays(self, block: int) -> bool:
+        """Whether what blocks of a stretch share finds room in the L2, beside what they do not."""
+        l2 = self._memory.l2
+        return l2 is not None and self._units.shared_bytes(block, block + self._stretch) <= _ROOM * l2.room_bytes
+
+    def _settled(self, middle: _Seen, last: _Seen) -> bool:
+        """Whether blocks have drifted no further apart in the last span."""
+        apart = LEAST_SPREAD * (last.mean_ps - middle.mean_ps) / self._span
+        return last.spread_ps <= max(SETTLED_SPREAD * middle.spread_ps, apart)
+
+    def _alike(self, before: Sums, after: Sums, in_l2: bool) -> bool:
+        """Whether HBM was asked for the same in two spans, and what is stored is written, so that it will be."""
+        for name in (WRITTEN,) if in_l2 else (READ, WRITTEN):
+            then, now = before[name], after[name]
+            if abs(now - then) > (ALIKE_WRITTEN if name == WRITTEN else ALIKE_BYTES) * max(now, then):
+                return False
+        return self._memory.l2 is None or after[WRITTEN] >= _SETTLED * after[STORED]
+
+
+def _stretches(units: Units, order: GridOrder, at_once: int) -> tuple[int, int, int]:
+    """(blocks of a stretch, stretches of a span, of how many stretches a leap is a multiple); no blocks where nothing
+    repeats."""
+    by_planes = order.name in BY_PLANES
+    cycle = units.plane * units.shared_by
+    if order.name == "persistent":
+        return 0, 1, 1
+    if not units.alike:
+        return (cycle * -(-at_once // cycle), 2, 1) if by_planes else (0, 1, 1)
+    # A longer launch is judged by more of it.
+    stretches = units.count // at_once
+    if not units.loops:
+        planes = min(-(-cycle // at_once), stretches // 8)
+        return at_once, max(FEWEST, planes, min(4 * MOST, stretches // 16)), 1
+    most = max(FEWEST, min(MOST, stretches // 32))
+    if not (by_planes and cycle > at_once):
+        return at_once, most, 1
+    # Whole planes in whole stretches, as nearly as may be.
+    misfits = {}
+    for span in range(1, 2 * MOST + 1):
+        cycles = max(1, round(span * at_once / cycle))
+        misfits[span] = abs(span * at_once / (cycles * cycle) - 1.0)
+    fitting = [span for span, misfit in misfits.items() if misfit <= _MISFIT]
+    span = fitting[0] if fitting else min(misfits, key=lambda number: misfits[number])
+    return at_once, span * max(1, -(-FEWEST // span), most // span), span
