@@ -7,11 +7,13 @@ from memsim.gpu import Gpu, gpu_names, load_gpu
 from memsim.result import Comparison, Launch, Result, Total
 from memsim.sweep import sweep
 from memsim.tile import Tile
+from memsim.tune import Candidate, Tuning, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attention",
+    "Candidate",
     "Comparison",
     "Gpu",
     "Launch",
@@ -21,10 +23,12 @@ __all__ = [
     "Tile",
     "TileDoesNotFit",
     "Total",
+    "Tuning",
     "compare",
     "compute",
     "gpu_names",
     "load_gpu",
     "simulate",
     "sweep",
+    "tune",
 ]

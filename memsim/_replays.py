@@ -37,8 +37,9 @@ _OTHER_SOURCES = (
     "_processes",
     "_cache",
     "_sweep_",
+    "_tune_",
 )
-_OTHER_MODULES = ("cli", "report", "sweep", "validate", "claims", "calibrate", "ncu", "columns", "measurements")
+_OTHER_MODULES = ("cli", "report", "sweep", "tune", "validate", "claims", "calibrate", "ncu", "columns", "measurements")
 
 
 @dataclass(frozen=True)

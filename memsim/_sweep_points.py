@@ -22,8 +22,8 @@ Values = tuple[object, ...]
 Done = tuple[str, list[tuple[Values, float]]]
 
 # What says nothing of a row's figures.
-_WITHOUT = ("_cli_", "_command_", "_report_")
-_WITHOUT_MODULES = ("cli", "report")
+_WITHOUT = ("_cli_", "_command_", "_report_", "_tune_")
+_WITHOUT_MODULES = ("cli", "report", "tune")
 _one_at_a_time = threading.Lock()
 
 
@@ -60,6 +60,11 @@ class Points:
 def values_of(row: SweepRow) -> Values:
     """A row's values of `COLUMNS`."""
     return tuple(getattr(row, name) for name in COLUMNS)
+
+
+def row_of(point: Point, values: Values) -> SweepRow:
+    """The row of a point that has these values."""
+    return SweepRow(point, **dict(zip(COLUMNS, values, strict=True)))  # type: ignore[arg-type]
 
 
 @functools.cache

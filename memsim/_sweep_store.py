@@ -94,6 +94,11 @@ class Results:
         for number, _, _ in rows:
             self.done[number] = 1
 
+    def kept(self) -> Iterator[tuple[int, SweepRow]]:
+        """The rows in the file with the numbers of their points, while it is held."""
+        with in_sentences("out", self.path):
+            yield from _read(self._connection, self._plan, "out", self.path)
+
     def close(self) -> None:
         """Let the file go, whole and alone. Raises `MemsimError` if it does not hold what it was given."""
         with contextlib.suppress(sqlite3.Error):

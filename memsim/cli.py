@@ -1,4 +1,4 @@
-"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `validate`, `calibrate`, and what packages add.
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `validate`, `calibrate`, and what others add.
 
 A package adds a command by an entry point of the group "memsim.commands": a `Command`.
 
@@ -20,6 +20,7 @@ from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._cli_request import JSON, REQUEST, gpu_fields
 from memsim._command_calibrate import COMMAND as CALIBRATE
 from memsim._command_sweep import COMMAND as SWEEP
+from memsim._command_tune import COMMAND as TUNE
 from memsim._command_validate import COMMAND as VALIDATE
 from memsim._option_list import Option
 from memsim._options import Faults, Request, read_request
@@ -45,6 +46,7 @@ _SPECS = {
             Option("algorithm", "", f"One of {', '.join(PROGRAMS)}."), "ALGORITHM",
         ),
         SWEEP.spec,
+        TUNE.spec,
         VALIDATE.spec,
         CALIBRATE.spec,
     )
@@ -167,6 +169,7 @@ _COMMANDS: dict[str, Callable[[Line], int]] = {
     "compare": _compare,
     "simulate": _simulate,
     "sweep": SWEEP.run,
+    "tune": TUNE.run,
     "validate": VALIDATE.run,
     "calibrate": CALIBRATE.run,
 }

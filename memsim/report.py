@@ -16,11 +16,12 @@ from memsim._report_format import Figures, kib, number, percent, seconds, size, 
 from memsim._report_heading import heading, notes, spaced, tile_lines
 from memsim._report_story import story
 from memsim._report_sweep import MOST_SWEEP_ROWS, sweep_report
+from memsim._report_tune import tuning_report
 from memsim.gpu import Gpu
 from memsim.result import Comparison, Launch, Result, Total, ratio
 from memsim.units import format_count
 
-__all__ = ["MOST_SWEEP_ROWS", "comparison_report", "result_report", "sweep_report"]
+__all__ = ["MOST_SWEEP_ROWS", "comparison_report", "result_report", "sweep_report", "tuning_report"]
 
 _Part = Launch | Total
 _Row = tuple[str, Sequence[str]]

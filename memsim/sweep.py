@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memsim._option_list import AXES
 from memsim._options import one_of
 from memsim._sweep_plan import MOST_POINTS, SweepPlan
-from memsim._sweep_points import Values
+from memsim._sweep_points import Values, row_of
 from memsim._sweep_table import COLUMNS, SWEEP_SCHEMA, Provenance, SweepRow, SweepTable, as_text
 from memsim.errors import MemsimError
 from memsim.units import quoted
@@ -37,12 +37,13 @@ class HeldRows:
             self._values[number] = values
             self.done[number] = 1
 
+    def kept(self) -> Iterator[tuple[int, SweepRow]]:
+        """The rows that there are with the numbers of their points."""
+        return ((number, row_of(self._plan.point(number), self._values[number])) for number in sorted(self._values))
+
     def rows(self) -> Sequence[SweepRow]:
         """The rows that there are, in the order of the product."""
-        return tuple(
-            SweepRow(self._plan.point(number), **dict(zip(COLUMNS, self._values[number], strict=True)))  # type: ignore[arg-type]
-            for number in sorted(self._values)
-        )
+        return tuple(row for _, row in self.kept())
 
 
 def run(plan: SweepPlan, rows: HeldRows | Results, workers: Workers, before: Before | None = None) -> Iterator[int]:

@@ -9,8 +9,8 @@ from memsim.grid import ORDERS, ROWS_FAST
 
 LARGEST_BLOCK = 2**16
 LOAD_PATHS = ("pointer", "descriptor", "descriptor-ws")
-# Compute capabilities with tensor descriptors (TMA).
-_HAVE_DESCRIPTORS = ("sm_90", "sm_100", "sm_103", "sm_120")
+HAVE_DESCRIPTORS = ("sm_90", "sm_100", "sm_103", "sm_120")
+"""Compute capabilities with tensor descriptors (TMA)."""
 _HAVE_WARP_GROUP_PRODUCTS = ("sm_90", "sm_100", "sm_103")
 
 
@@ -57,6 +57,14 @@ class Tile:
         path = "" if self.load_path == "pointer" else f", {self.load_path}"
         order = "" if self.grid_order == ROWS_FAST else f", {self.grid_order}"
         return f"{self.block_m}×{self.block_n}, {warps}, {stages}{path}{order}"
+
+
+SPECIALIZED_SEEN_RIGHT = frozenset(
+    Tile(*shape, "descriptor-ws") for shape in ((128, 128, 4, 2), (128, 64, 4, 2), (128, 128, 4, 1))
+)
+"""Warp-specialised kernels seen right on an H200, full attention without LSE. With 3 stages or more they return NaN;
+causal masks and the LSE come out wrong (memsim_kernels refuses them); with 64 rows O is stored by both math groups,
+right and twice (ncu)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ class Room:
     def check_tile(self, tile: Tile) -> None:
         """Refuse block sizes that the tensor instructions of a real GPU cannot take, and loads that it cannot make."""
         faults = []
-        if tile.load_path != "pointer" and self.architecture not in _HAVE_DESCRIPTORS:
+        if tile.load_path != "pointer" and self.architecture not in HAVE_DESCRIPTORS:
             faults.append(
                 f"load_path is {tile.load_path}, but {self.architecture or 'this machine'} has no tensor descriptors; "
                 "take pointer."

@@ -16,14 +16,14 @@ from typing import IO
 from memsim._compiled import KEY_COLUMNS, Key, key_of
 from memsim.attention import Attention
 from memsim.gpu import gpu_names, load_gpu
-from memsim.tile import Tile
+from memsim.tile import SPECIALIZED_SEEN_RIGHT, Tile
 from memsim_kernels._grids import GRIDS, NAIVE_TILES
 from memsim_kernels._plan import plan_calls
 from memsim_kernels._sass import CLASSES
 from memsim_kernels.calls import Call
 from memsim_kernels.costs import padded_width
 from memsim_kernels.probe import Compiled
-from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT, measured_tiles
+from memsim_kernels.tiles import measured_tiles
 
 COLUMNS = (
     *KEY_COLUMNS, "registers", "sram_bytes", "stack_bytes", "block_warps", "loops",

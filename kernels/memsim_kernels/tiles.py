@@ -17,7 +17,7 @@ from memsim.attention import Attention
 from memsim.errors import MemsimError, TileDoesNotFit
 from memsim.gpu import Gpu
 from memsim.grid import ROWS_FAST
-from memsim.tile import Tile
+from memsim.tile import SPECIALIZED_SEEN_RIGHT, Tile
 from memsim_kernels._checks import check_tile
 from memsim_kernels.costs import padded_width
 
@@ -26,13 +26,6 @@ from memsim_kernels.costs import padded_width
 # kernels (flash, qk, pv) have no stack on sm_80, sm_89, sm_90 and sm_100 (compiled by Triton 3.6). Where tiles were
 # timed, the fastest is taken instead, stack or not.
 FLOAT32: dict[int, Tile] = {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 8, 2), 256: Tile(32, 16, 8, 2)}
-
-# Warp-specialised kernels seen right on an H200, full attention without LSE. With 3 stages or more they return NaN;
-# causal masks and the LSE come out wrong (see flash_descriptor_kernel); with 64 rows O is stored by both math groups,
-# right and twice (ncu).
-SPECIALIZED_SEEN_RIGHT = frozenset(
-    Tile(*shape, "descriptor-ws") for shape in ((128, 128, 4, 2), (128, 64, 4, 2), (128, 128, 4, 1))
-)
 
 
 def choose(problem: Attention, gpu: Gpu, tile: Tile | None, *, descriptors: bool, lse: bool) -> Tile:

@@ -27,11 +27,12 @@ def build_program(algorithm: str, problem: Attention, tile: Tile, room: Room, *,
     if tile.load_path != "pointer":
         _check_load_path(algorithm, problem, tile)
     if tile.grid_order != ROWS_FAST:
-        _check_grid_order(algorithm, tile)
+        check_grid_order(algorithm, tile)
     return PROGRAMS[algorithm](problem, tile, room, lse)
 
 
-def _check_grid_order(algorithm: str, tile: Tile) -> None:
+def check_grid_order(algorithm: str, tile: Tile) -> None:
+    """Refuse an order, not rows-fast, that an algorithm or a load path does not go in."""
     faults = []
     if algorithm != "flash":
         faults.append(f"grid_order is {tile.grid_order}, but {algorithm} goes rows-fast only; take rows-fast.")

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memsim_kernels import flash_attention, naive_attention
 from memsim_kernels.inputs import as_array, random_inputs
-from memsim_kernels.tiles import SPECIALIZED_SEEN_RIGHT
 from memsim_kernels.tolerance import Expected, expected
 
 from memsim import Attention, MemsimError, Tile, compute
 from memsim.grid import ORDERS
+from memsim.tile import SPECIALIZED_SEEN_RIGHT
 
 pytestmark = pytest.mark.gpu
 
