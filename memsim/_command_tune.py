@@ -24,9 +24,9 @@ _BLOCK_SRAM = Option(
 )  # fmt: skip
 _VARY = Option(
     "vary", "Tuning", "Values of a field of the tile, as in a sweep: block-m, block-n, tile (64x32 is both of them), "
-    "num-warps, num-stages, load-path or grid-order; may be repeated. A field that is given as an option has that value "
-    "only; else blocks of 16 to 256, 4 and 8 warps, 1 to 4 stages, every load path and, causal, every grid order are "
-    "tried, of full attention two.",
+    "num-warps, num-stages, load-path or grid-order; may be repeated. A field given as an option has that value only; "
+    "else blocks of 16 to 256, 4 and 8 warps, 1 to 4 stages, every load path and, causal, every grid order are tried, "
+    "of full attention two.",
     "FIELD=V1,V2,…", repeatable=True,
 )  # fmt: skip
 _BEST = Option("best", "Tuning", f"How many of the best are wanted, up to {MOST_WANTED}.", "N", "10")

@@ -206,10 +206,11 @@ def _nothing_possible(request: Request, refusals: tuple[Refusal, ...]) -> Memsim
     most = max(refusals, key=lambda refusal: refusal.count)
     if most.kind == "out-of-memory":
         return OutOfMemory(most.example)
-    what = " and ".join(f"{refusal.count} {KINDS[refusal.kind]}" for refusal in refusals)
+    what = ", ".join(f"{refusal.count} {KINDS[refusal.kind]}" for refusal in refusals)
+    nearest = most.example.partition("; ")[0].rstrip(".")
     return MemsimError(
-        f"no candidate is possible on {request.gpu_name}: {what}; the nearest: {most.example} Take a smaller problem, "
-        "more values to vary, or a GPU with more room."
+        f"no candidate is possible on {request.gpu_name}: {what}, the smallest of most of them because {nearest}; take "
+        "a smaller problem, a GPU with more room, or other values to vary."
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `validate`, `calibrate`, and what others add.
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `validate`, `calibrate`, and what is added.
 
 A package adds a command by an entry point of the group "memsim.commands": a `Command`.
 
