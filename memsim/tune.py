@@ -25,10 +25,9 @@ from memsim.tile import Tile
 if TYPE_CHECKING:
     from memsim._sweep_workers import Workers
 
-__all__ = ["BY", "MOST_WANTED", "TUNE_SCHEMA", "Candidate", "Plan", "Refusal", "Tuning", "tune"]
+__all__ = ["BY", "MOST_WANTED", "TUNE_SCHEMA", "Candidate", "Plan", "Refusal", "Tuning", "plan_of", "tune"]
 
 MOST_WANTED = 1_000
-_OPTIONS_OF_PLAN = ("lse", "inputs", "resources", "l2-state")
 
 
 class Plan:
@@ -145,6 +144,30 @@ def tune(
     `memsim.simulate`. `progress` is called with what is being done, how much is done, and of how much. Raises
     `MemsimError` on bad input, and if no candidate is possible.
     """
+    plan = plan_of(
+        problem, algorithm=algorithm, gpu=gpu, gpu_options=gpu_options, by=by, block_sram_bytes=block_sram_bytes,
+        vary=vary, tiles=tiles, lse=lse, inputs=inputs, resources=resources, l2_state=l2_state, count_only=count_only,
+        best=best,
+    )  # fmt: skip
+    workers = workers_for(jobs, cluster)
+
+    def saying(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: progress(what, done, total) if progress is not None else None
+
+    tuning = plan.run(plan.survey(saying("counting")), workers, out, saying("candidates"))
+    if tuning.interrupted:
+        raise KeyboardInterrupt
+    return tuning
+
+
+def plan_of(
+    problem: Attention | None = None, *, algorithm: str = "flash", gpu: str | Gpu = DEFAULT_GPU,
+    gpu_options: Mapping[str, str] | None = None, by: str = BY[0], block_sram_bytes: int | None = None,
+    vary: Mapping[str, str | Sequence[str | int]] | None = None, tiles: Iterable[Tile] | None = None,
+    lse: bool = False, inputs: str = "hbm", resources: str = "table", l2_state: str = "cold", count_only: bool = False,
+    best: int = 10,
+) -> Plan:  # fmt: skip
+    """The plan of what `tune` does with these."""
     if vary is not None and tiles is not None:
         raise MemsimError("vary and tiles are both given: give one of them.")
     if block_sram_bytes is not None and block_sram_bytes < 1:
@@ -160,24 +183,16 @@ def tune(
         (axis, values.split(",") if isinstance(values, str) else [as_text(value) for value in values])
         for axis, values in (vary or {}).items()
     ]  # fmt: skip
-    run = dict(zip(_OPTIONS_OF_PLAN, (as_text(lse), inputs, resources, l2_state), strict=True))
     changes = dict(gpu_options or {})
     fields_of_gpu = {key: text for key, text in changes.items() if "." in key}
-    options = {**_texts(problem or Attention()), "gpu": name, **run}
-    options |= {key: text for key, text in changes.items() if key not in fields_of_gpu}
-    plan = Plan(
+    options = {
+        **_texts(problem or Attention()), "gpu": name, "lse": as_text(lse), "inputs": inputs, "resources": resources,
+        "l2-state": l2_state, **{key: text for key, text in changes.items() if key not in fields_of_gpu},
+    }  # fmt: skip
+    return Plan(
         algorithm, axes, options, fields_of_gpu, by=by, block_sram_bytes=block_sram_bytes, wanted=best,
         count_only=count_only, tiles=listed, machines=machines,
     )  # fmt: skip
-    workers = workers_for(jobs, cluster)
-
-    def saying(what: str) -> Callable[[int, int], None]:
-        return lambda done, total: progress(what, done, total) if progress is not None else None
-
-    tuning = plan.run(plan.survey(saying("counting")), workers, out, saying("candidates"))
-    if tuning.interrupted:
-        raise KeyboardInterrupt
-    return tuning
 
 
 def _axes_of(tiles: Sequence[Tile]) -> list[tuple[str, list[str]]]:
