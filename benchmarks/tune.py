@@ -5,8 +5,8 @@
 
 Picks: the problems of measurements/h200_judge.csv with every tile that was measured of each; the search is that of
 `memsim tune`, answered from tests/fidelity/data/replayed.csv. Pruned lists: up to 200 candidates to 10, on problems of
-the same file (some 20 of the 200 were measured), and on those of tests/fidelity/data/tile_times.csv, where every candidate
-was (probe kernels, through pointers). A list that keeps no measured candidate counts as infinitely slow.
+the same file (some 20 of the 200 were measured), and on those of tests/fidelity/data/tile_times.csv, where all
+candidates were (probe kernels, through pointers). A list that keeps no measured candidate counts as infinitely slow.
 """
 
 from __future__ import annotations

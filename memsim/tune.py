@@ -49,6 +49,8 @@ class Plan:
             faults.append("a time takes a replay: rank by hbm-bytes, or leave count-only out.")
         if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MOST_WANTED:
             faults.append(f"best is {wanted!r}; give a whole number from 1 to {MOST_WANTED}.")
+        if block_sram_bytes is not None and block_sram_bytes < 1:
+            faults.append(f"the limit on a block's SRAM is {block_sram_bytes} B; give at least 1 B.")
         if faults:
             raise MemsimError(faults)
         machines = machines or Machines()
@@ -170,8 +172,6 @@ def plan_of(
     """The plan of what `tune` does with these."""
     if vary is not None and tiles is not None:
         raise MemsimError("vary and tiles are both given: give one of them.")
-    if block_sram_bytes is not None and block_sram_bytes < 1:
-        raise MemsimError(f"block_sram_bytes is {block_sram_bytes}; give at least 1.")
     listed = None if tiles is None else tuple(tiles)
     if listed is not None and not listed:
         raise MemsimError("tiles is empty: give at least one tile.")

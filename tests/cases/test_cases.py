@@ -5,6 +5,7 @@ Each test is named after the row of the list of such inputs that it stands for; 
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
 
@@ -79,6 +80,29 @@ def test_1_a_tile_too_large_for_an_sm89_block(num_stages: int) -> None:
     with pytest.raises(TileDoesNotFit, match=r"needs \d+ B of 101376 B: Q 32768 \+ K "):
         simulate("flash", p, gpu="rtx-4090", tile=Tile(128, 128, 8, num_stages))
     assert simulate("flash", p, gpu="rtx-4090", count_only=True).launches[0].sram_bytes <= 101376
+
+
+def test_1_tuning_offers_a_tile_that_fits_an_sm89_block(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ["--heads", "2", "--seq-len", "256", "--head-dim", "128", "--gpu", "rtx-4090"]
+    varied = [
+        "--vary",
+        "tile=128x128,64x64",
+        "--num-warps",
+        "8",
+        "--vary",
+        "num-stages=2,3",
+        "--grid-order",
+        "rows-fast",
+    ]
+    assert memsim_run(["tune", *problem, *varied, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"] and all(0 < candidate["sram_bytes"] <= 101376 for candidate in found["best"])
+    (refusal,) = [refusal for refusal in found["refusals"] if refusal["kind"] == "does-not-fit"]
+    assert refusal["count"] == 1 and "128×128" in refusal["example"] and "of 101376 B" in refusal["example"]
+    # Nothing that fits: a sentence, and no tile.
+    assert memsim_run(["tune", *problem, "--vary", "tile=128x128", "--num-stages", "3"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "no candidate is possible on rtx-4090" in printed.err
 
 
 def test_2_wide_heads_on_an_sm75_block() -> None:
