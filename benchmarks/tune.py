@@ -1,7 +1,7 @@
 """Does `memsim tune` pick the tiles that an H200 runs fastest, and do pruned lists still have them?
 
     python benchmarks/tune.py                    print it, from replays that are stored
-    python benchmarks/tune.py --write --jobs 2   replay again what only this script stores (some 20 minutes on one core)
+    python benchmarks/tune.py --write --jobs 2   replay again what only this script stores (ten minutes on one core)
 
 Picks: the problems of measurements/h200_judge.csv with every tile that was measured of each; the search is that of
 `memsim tune`, answered from tests/fidelity/data/replayed.csv. Pruned lists: up to 200 candidates to 10, on problems of
@@ -20,12 +20,14 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from memsim._cli_progress import ProgressBar
 from memsim._sweep_points import values_of
 from memsim._sweep_table import SweepRow
+from memsim._tune_candidates import Survey
 from memsim.attention import Attention
 from memsim.measurements import Measurement, read_measurements
 from memsim.sweep import SweepPlan
@@ -49,6 +51,8 @@ PRUNED = (
 SIDES, WARPS, STAGES, LOAD_PATHS = (16, 32, 64, 128), (4, 8), (1, 2, 3, 4), ("pointer", "descriptor")
 
 Times = Mapping[Tile, float]
+Known = Mapping[Tile, tuple[float, int]]
+"""Replayed time and HBM bytes."""
 Problem = tuple[Attention, bool]
 """A problem, and whether the LSE is stored."""
 
@@ -78,7 +82,7 @@ class Cost:
 class Answers:
     """In place of workers: rows of which time and bytes are known."""
 
-    def __init__(self, known: Mapping[Tile, tuple[float, int]]) -> None:
+    def __init__(self, known: Known) -> None:
         self._known = known
         self.asked: list[Tile] = []
 
@@ -99,12 +103,16 @@ class Answers:
             yield [(number, values_of(row), 0.0)]
 
 
-def tuned(
-    problem: Attention, lse: bool, known: Mapping[Tile, tuple[float, int]], tiles: Sequence[Tile], keep: int
-) -> Tuning:
+def tuned(problem: Attention, lse: bool, known: Known, tiles: tuple[Tile, ...], keep: int) -> Tuning:
     """What tuning comes to where these are the replays."""
-    plan: Plan = plan_of(problem, gpu="h200", tiles=tiles, lse=lse, best=keep)
-    return plan.run(plan.survey(), Answers(known))
+    plan, survey = _surveyed(problem, lse, tiles, keep)
+    return plan.run(survey, Answers(known))
+
+
+@cache
+def _surveyed(problem: Attention, lse: bool, tiles: tuple[Tile, ...], keep: int) -> tuple[Plan, Survey]:
+    plan = plan_of(problem, gpu="h200", tiles=tiles, lse=lse, best=keep)
+    return plan, plan.survey()
 
 
 def measured_time(row: Measurement) -> float | None:
@@ -232,7 +240,19 @@ def table(costs: Sequence[Cost]) -> str:
         for c in costs
     ]
     over = [c.over_best for c in costs]
-    return "\n".join((*lines, "", f"mean {statistics.fmean(over):.3f}, worst {max(over):.3f}, of {len(over)}", ""))
+    return "\n".join((*lines, "", f"Mean {statistics.fmean(over):.3f}, worst {max(over):.3f}, of {len(over)}.", ""))
+
+
+def summary() -> str:
+    """What docs/validation.md has of it."""
+    picked = picks()
+    over = [cost.over_best for cost in picked]
+    worst = max(picked, key=lambda cost: cost.over_best)
+    return (
+        f"On {len(picked)} problems the tile that is picked takes {statistics.fmean(over):.3f} times as long as the fastest "
+        f"on average, {worst.over_best:.3f} at worst ({worst.name}); on {over.count(1)} it is the fastest.\n\n"
+        f"Lists pruned to {KEPT}:\n\n{table([pruned(read_stored(), one) for one in lists()])}"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -242,11 +262,8 @@ def main(arguments: Sequence[str]) -> None:
     given = options.parse_args(arguments)
     if given.write:
         write_stored(given.jobs)
-    stored = read_stored()
-    print("The tile that is picked, of those measured\n")
-    print(table(picks()))
-    print(f"Lists pruned to {KEPT}\n")
-    print(table([pruned(stored, one) for one in lists()]))
+    print(f"The tile that is picked, of those measured\n\n{table(picks())}")
+    print(summary())
 
 
 if __name__ == "__main__":

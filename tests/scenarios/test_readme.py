@@ -29,7 +29,8 @@ def test_the_output_shown_is_the_output_printed(
 def test_the_python_shown_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("python")
     exec(compile(code, "README.md", "exec"), {})
-    bytes_time_bound, saving, swept = capsys.readouterr().out.splitlines()
+    bytes_time_bound, saving, swept, tuned = capsys.readouterr().out.splitlines()
     assert int(bytes_time_bound.split()[0]) > 0
     assert float(saving) > 1
     assert swept.count(",") == 5 and "None" not in swept
+    assert "Held back by" in tuned and "None" not in tuned
