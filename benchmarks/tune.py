@@ -249,8 +249,8 @@ def summary() -> str:
     over = [cost.over_best for cost in picked]
     worst = max(picked, key=lambda cost: cost.over_best)
     return (
-        f"On {len(picked)} problems the tile that is picked takes {statistics.fmean(over):.3f} times as long as the fastest "
-        f"on average, {worst.over_best:.3f} at worst ({worst.name}); on {over.count(1)} it is the fastest.\n\n"
+        f"On {len(picked)} problems the tile that is picked takes {statistics.fmean(over):.3f} times as long as the "
+        f"fastest on average, {worst.over_best:.3f} at worst ({worst.name}); on {over.count(1)} it is the fastest.\n\n"
         f"Lists pruned to {KEPT}:\n\n{table([pruned(read_stored(), one) for one in lists()])}"
     )
 

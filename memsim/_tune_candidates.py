@@ -14,6 +14,7 @@ from memsim._sweep_axes import options_of
 from memsim._sweep_plan import SweepPlan
 from memsim.api import Prepared, prepare
 from memsim.attention import Attention
+from memsim.bounds import compulsory_bytes
 from memsim.counting import Counts
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import Gpu
@@ -276,7 +277,7 @@ def _least_hbm_bytes(request: Request, ready: Prepared) -> int:
     nothing read what they need once, and may leave in the L2 what they store."""
     if request.gpu.l2 is None or request.count_only:
         return sum(_moved(counts) for counts in ready.counts)
-    return _reads_once(ready) if request.l2_state == "cold" else 0
+    return _reads_once(request.problem) if request.l2_state == "cold" else 0
 
 
 def _least_time_s(request: Request, ready: Prepared, *, by_instructions: bool) -> float:
@@ -291,7 +292,7 @@ def _least_time_s(request: Request, ready: Prepared, *, by_instructions: bool) -
             work = _least_of_pipes(gpu, problem, trace, counts, by_instructions=by_instructions)
             total += gpu.launch.overhead_s + max(work, _least_of_memory(gpu, counts, by_instructions=by_instructions))
     if gpu.l2 is not None and request.l2_state == "cold":
-        total = max(total, _EXACT * _reads_once(ready) / gpu.hbm.bandwidth_bytes_per_s)
+        total = max(total, _EXACT * _reads_once(problem) / gpu.hbm.bandwidth_bytes_per_s)
     return total
 
 
@@ -328,11 +329,6 @@ def _moved(counts: Counts) -> int:
     return counts.sram_fill_bytes - counts.sram_zero_fill_bytes + counts.sram_store_bytes
 
 
-def _reads_once(ready: Prepared) -> int:
-    """Of the inputs what is read at all, once."""
-    read: dict[str, int] = {}
-    for counts in ready.counts:
-        for name, moved in counts.fill_bytes_by_tensor:
-            read[name] = read.get(name, 0) + moved
-    tensors = ready.program.tensors
-    return sum(min(tensors[name].total_bytes, moved) for name, moved in read.items() if name in ("Q", "K", "V"))
+def _reads_once(problem: Attention) -> int:
+    """What must be read of the inputs, once."""
+    return compulsory_bytes(problem) - problem.tensor_bytes()["O"]

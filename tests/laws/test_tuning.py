@@ -173,6 +173,13 @@ def costs_of(plan: Plan, surveyed: Any) -> Iterator[tuple[Any, float, int]]:
         yield candidate, row.time_s, row.hbm_bytes
 
 
+def test_the_bytes_of_an_algorithm_that_reads_some_rows_again_and_others_never() -> None:
+    """flash1, causal, with more rows than keys: what it fills of each tensor, up to its size, is no bound."""
+    problem = Attention(heads=2, seq_len_q=83, seq_len_k=17, head_dim=16, causal=True)
+    gpu = override(load_gpu("h200"), {"sm.count": 1, "hbm.bandwidth_bytes_per_s": 1e10})
+    check("flash1", problem, gpu, "hbm-bytes")
+
+
 # Small tiles take much longer here, and the bounds say so.
 BOUND = {"hbm.bandwidth_bytes_per_s": 2e10, "sm.count": 4}
 PROBLEM = Attention(heads=8, seq_len_q=192, seq_len_k=192, head_dim=64)

@@ -23,7 +23,7 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("simulat",), ('there is no command "simulat": did you mean simulate?',)),
     (
         ("--gpu", "h200"),
-        ('there is no option "--gpu" before a command: give one of gpus, compare, simulate, sweep, validate',),
+        ('there is no option "--gpu" before a command: give one of gpus, compare, simulate, sweep, tune, validate',),
     ),
     (("simulate",), ("simulate needs an ALGORITHM: choose one of naive, flash, flash1.",)),
     (("simulate", "flsh"), ('there is no algorithm "flsh": choose one of naive, flash, flash1.',)),
