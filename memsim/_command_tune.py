@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from memsim._cli_csv import CsvFile, same_file
 from memsim._cli_output import print_json, print_report, say
 from memsim._cli_parse import Command, Line, Spec
-from memsim._cli_progress import ProgressBar
+from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._cli_request import JSON, REQUEST, gpu_fields
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults
@@ -59,8 +59,11 @@ def run_line(line: Line) -> int:
         faults.raise_any()
         assert plan is not None and workers is not None
         out = line.options.get("out")
-        with ProgressBar() as bar:
+        with ProgressBar("candidates") as bar:
             survey = plan.survey(lambda done, total: bar("counting", done, total))
+            if not plan.request.count_only:
+                operations = sum(candidate.tile_operations for candidate in survey.candidates)
+                ReplayNotice().operations(operations, "--vary takes fewer candidates, and --jobs more processes")
             tuning = plan.run(survey, workers, out, lambda done, total: bar("candidates", done, total))
         return _show(tuning, file, out, as_json=line.flag("json"))
 

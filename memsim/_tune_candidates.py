@@ -66,6 +66,7 @@ class Surveyed:
     stack_bytes: int | None
     spills: str
     fill_bytes: int
+    tile_operations: int
     least_time_s: float
     least_hbm_bytes: int
 
@@ -248,6 +249,7 @@ def _surveyed(number: int, tile: Tile, ready: Prepared, request: Request) -> Sur
         stack_bytes=max((r.stack_bytes for r in ready.resources if r.stack_bytes is not None), default=None),
         spills=next((word for word in ("yes", "may") if word in spilling), "no"),
         fill_bytes=sum(counts.sram_fill_bytes for counts in ready.counts),
+        tile_operations=sum(counts.tile_operations for counts in ready.counts),
         least_time_s=_least_time_s(request, ready, by_instructions=replay == BY_INSTRUCTIONS),
         least_hbm_bytes=_least_hbm_bytes(request, ready),
     )

@@ -172,6 +172,20 @@ def test_ctrl_c_before_anything_was_found(
     assert out == "" and "interrupted, nothing was finished" in err
 
 
+def test_a_long_search_is_announced_where_no_bar_shows_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all candidates together, before the first is replayed."""
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_sweep_points.Points, "row", interrupted)
+    long = ["--heads", "16", "--seq-len", "4096", "--gpu", "two-level", "--vary", "tile=16x16,32x32"]
+    _, err = ran(capsys, *long, "--num-stages", "1", "--grid-order", "rows-fast", code=130)
+    assert "million tile operations; --vary takes fewer candidates" in err and err.count("replaying") == 1
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = ran(capsys, "--help")
     for name in ("--by", "--block-sram", "--vary", "--best", "--out", "--jobs", "--cluster", "--csv", "--json"):
