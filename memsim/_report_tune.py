@@ -57,7 +57,7 @@ def _next(tuning: Tuning) -> str:
     others = [c for c in tuning.best[1:] if c.over_best is not None]
     close = [c for c in others if c.over_best is not None and c.over_best <= _CLOSE]
     if close:
-        return f"{plural(len(close), 'other')} within 1 % of it: measure these too." if len(close) > 1 else (
+        return f"{plural(len(close), 'other')} are within 1 % of it: measure these too." if len(close) > 1 else (
             f"{close[0].tile} is within 1 % of it: measure that too."
         )  # fmt: skip
     return f"The next takes {percent((others[0].over_best or 1) - 1)} more." if others else ""
