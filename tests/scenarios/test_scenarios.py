@@ -118,6 +118,67 @@ def test_vary_sram_bytes_fall_and_stay_above_a_bound_that_says_something() -> No
         before = flash
 
 
+def check_ski_slope(text: str) -> None:
+    """Flash's bytes are the closed form of a tile that fits, fall as SRAM grows, and never pass the bound."""
+    n, d = 4096, 64
+    lines = [numbers(line) for line in rows(text, r" *[\d,]+ +\d+ x \d+ ")]
+    assert [line[0] for line in lines] == [2**power for power in range(13)]
+    before = (float("inf"), float("inf"))
+    for kib, block_m, block_n, flash_mb, naive_mb, bound_mb, over in lines:
+        m = kib * 1024 / 2
+        bound = max(2 * m * (n * n * d / (m * m / d + sqrt(3) * m**1.5) - 1), 2 * 4 * n * d)
+        flash = 2 * d * (2 * n + 2 * n * ceil(n / block_m))
+        assert bound_mb == round(bound / 1e6, 1) and flash_mb == round(flash / 1e6, 1)
+        assert bound <= flash < naive_mb * 1e6 and over == pytest.approx(flash / bound, abs=0.051)
+        assert flash <= before[0] and naive_mb <= before[1]
+        # Q, one K/V buffer, O and S in float32, m and l; the next larger power of two would not fit.
+        needed = [
+            2 * d * (rows_of_q + block_n) + 4 * rows_of_q * (d + block_n + 2) for rows_of_q in (block_m, 2 * block_m)
+        ]
+        assert needed[0] <= kib * 1024 and (needed[1] > kib * 1024 or block_m == n)
+        before = (flash, naive_mb)
+    assert lines[-1][3] == lines[-1][5] and lines[0][3] > 20 * lines[0][5]
+
+
+def test_ski_slope_falls_to_the_bytes_that_none_can_avoid_and_stays_above_the_bound() -> None:
+    check_ski_slope(stored("ski_slope"))
+
+
+@pytest.mark.parametrize(
+    "figure, wrong", (("64 x 1      68.2", "128 x 1     34.6"), ("    34.6 ", "    44.6 "), ("19.5", "9.5"))
+)
+def test_a_slope_that_breaks_a_law_is_noticed(figure: str, wrong: str) -> None:
+    text = stored("ski_slope")
+    assert text.count(figure) == 1
+    with pytest.raises(AssertionError):
+        check_ski_slope(text.replace(figure, wrong))
+
+
+def test_design_space_flash_pays_less_the_less_sram_and_the_faster_hbm() -> None:
+    text = stored("design_space")
+    cells = {line.split("  ")[0]: numbers(line.split("  ", 1)[1]) for line in rows(text, r"\d+ KiB|N = ")}
+    times, moved = ({name: row[at::2] for name, row in cells.items()} for at in (0, 1))
+    two_level = [name for name in cells if "KiB" in name]
+    assert len(two_level) == 4 and len(cells) == 6 and all(len(row) == 4 for row in times.values())
+    assert [times[name][0] for name in two_level] == sorted(times[name][0] for name in two_level)
+    for name in two_level:
+        # Where HBM is the slowest both wait for it, and time goes as bytes do.
+        assert times[name][0] == max(times[name]) == pytest.approx(moved[name][0], rel=0.06)
+    # At 20 KiB 16 x 16 fits and no other: Q, a K/V buffer, O and S in float32, m and l.
+    heads, n, d, m = 4, 512, 128, 16
+    assert 2 * d * 2 * m + 4 * m * (d + m + 2) <= 20 * 1024 < 2 * d * (m + 32) + 4 * m * (d + 32 + 2)
+    flash = 2 * heads * d * (2 * n + 2 * n * n // m)
+    naive = 2 * heads * (2 * n * n * d // m + 4 * n * n + n * n * d // m + n * d)
+    assert moved["20 KiB of SRAM"] == [round(naive / flash, 1)] * 4
+    balances = next(numbers(line)[-4:] for line in rows(text, r"two-level with"))
+    said = " ".join(text.split("Answer:")[1].split())
+    lost = [(name, b) for name in cells for t, b in zip(times[name], balances, strict=True) if t < 1]
+    assert lost and all(f"{name.split()[0]} KiB with {b:g}" in said for name, b in lost)
+    # The L2 holds all of S, or little of it: only then does HBM's bandwidth matter.
+    held, beyond = (times[name] for name in cells if name not in two_level)
+    assert max(held) - min(held) < 0.1 < max(beyond) - min(beyond)
+
+
 def test_vary_tile_bytes_and_sram_are_the_closed_forms() -> None:
     heads, n, d, stages, sms = 20, 1024, 128, 2, 82
     bytes_table, time_table = (part.split("\n\n")[0] for part in stored("vary_tile").split("block_m \\ block_n")[1:])
