@@ -62,7 +62,7 @@ def main() -> None:
         f" the more the more SRAM, and {gain[most][-1]:.1f} times with {most} KiB where it is fast; it stops paying at"
         f" {' and '.join(f'{at} KiB with {b:g}' for at, b in lost)}, where none of its tiles has room for more than"
         f" {stages} stage, so that its math waits for each tile; on an H200 it is {min(held):.1f} times as fast"
-        f" whatever HBM does while the L2 holds S, and {min(beyond):.1f} to {max(beyond):.1f} times when it does not.", 110,
+        f" whatever HBM does while the L2 holds S, and {min(beyond):.1f} to {max(beyond):.1f} times otherwise.", 110,
     ))  # fmt: skip
 
 
