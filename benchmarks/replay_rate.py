@@ -1,8 +1,15 @@
-"""How fast the full replay runs, in processor time of one core: tile operations a second, seconds of fixed problems."""
+"""How fast do replays run: tile operations a second of one core's processor time?
+
+Fixed problems, the least of some runs, in this process. The last column is the same for each timeout that a bare SimPy
+loop goes through in a second of this run, so that machines can be compared.
+"""
 
 from __future__ import annotations
 
-import time
+import functools
+
+import simpy
+from _bench import heading, least_processor_s, line, seconds, table
 
 import memsim
 
@@ -13,22 +20,36 @@ CASES = [
     ("naive", memsim.Attention(), memsim.Tile(128, 128, 8, 3)),
     ("flash1", memsim.Attention(batch=16, head_dim=64), memsim.Tile(64, 128, 8, 1)),
 ]
-REPEATS = 3
+COLUMNS = ("algorithm, heads × N × d", "tile ops", "time", "tile ops a second", "for a SimPy timeout")
+WIDTHS = (40, 10, 8, 17, 19)
+TIMEOUTS = 200_000
+
+
+def bare_loop() -> None:
+    """One SimPy process that waits again and again."""
+    environment = simpy.Environment()
+
+    def wait():
+        for _ in range(TIMEOUTS):
+            yield environment.timeout(1)
+
+    environment.process(wait())
+    environment.run()
 
 
 def main() -> None:
-    print(f"{'algorithm':10}{'heads':>6}{'N':>6}{'d':>5}{'causal':>8}{'tile ops':>12}{'seconds':>9}{'tile ops/s':>12}")
+    heading(__doc__ or "")
+    timeouts_per_s = TIMEOUTS / least_processor_s(bare_loop)
+    print(f"SimPy {simpy.__version__}: {timeouts_per_s:,.0f} timeouts a second")
+    table(COLUMNS, widths=WIDTHS)
     for algorithm, problem, tile in CASES:
-        seconds = []
-        for _ in range(REPEATS):
-            start = time.process_time()
-            result = memsim.simulate(algorithm, problem, tile=tile)
-            seconds.append(time.process_time() - start)
-        best, operations = min(seconds), result.total.tile_operations
-        print(
-            f"{algorithm:10}{problem.batch * problem.heads:>6}{problem.seq_len_q:>6}{problem.head_dim:>5}"
-            f"{problem.causal!s:>8}{operations:>12,}{best:>9.2f}{operations / best:>12,.0f}"
-        )
+        call = functools.partial(memsim.simulate, algorithm, problem, tile=tile)
+        operations = call().total.tile_operations
+        took = least_processor_s(call)
+        label = f"{algorithm}, {problem.batch * problem.heads} × {problem.seq_len_q:,} × {problem.head_dim}"
+        label += ", causal" if problem.causal else ""
+        rate = operations / took
+        line([label, f"{operations:,}", seconds(took), f"{rate:,.0f}", f"{rate / timeouts_per_s:.2f}"], WIDTHS)
 
 
 if __name__ == "__main__":
