@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -96,3 +97,16 @@ def test_a_row_that_is_not_what_a_single_run_says_is_seen(load) -> None:
         replace(refused, reason="it is too large."), replace(refused, status="ok"),
     ):  # fmt: skip
         assert len(sweep_rate.differences(wrong, True)) == 1
+
+
+def test_the_readme_names_every_benchmark_and_every_stored_figure_has_its_script() -> None:
+    scripts = {path.stem for path in BENCHMARKS.glob("[a-z]*.py")}
+    readme = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\| \[(\w+)\]\(\1\.py\)", readme, flags=re.MULTILINE)} == scripts
+    figures = list((BENCHMARKS / "figures").iterdir())
+    assert figures
+    for path in figures:
+        name = path.stem.split("-")[0]
+        question, made, *_ = path.read_text(encoding="utf-8").splitlines()
+        assert (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8").startswith(f'"""{question}\n')
+        assert re.match(r"\d{4}-\d\d-\d\d, Python [\d.]+, \d+ cores of ", made)
