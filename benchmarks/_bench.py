@@ -176,6 +176,8 @@ def _resident_bytes(process: int) -> int:
 
 
 def _measure(file: str, function: str, arguments: str) -> None:
+    # Python leaves it out where PYTHONSAFEPATH is set.
+    sys.path.insert(0, str(Path(__file__).parent))
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -23,6 +23,16 @@ def spin(seconds):
     while time.process_time() < until: pass
 def fail(): raise ValueError("no such thing")
 def sleep(seconds): time.sleep(seconds)
+def hold_a_while(size_bytes):
+    held = b"x" * size_bytes
+    time.sleep(1)
+def family(file):
+    from _bench import FamilyMemory, of_its_own
+    with FamilyMemory() as alone:
+        time.sleep(0.3)
+    with FamilyMemory() as memory:
+        of_its_own(file, "hold_a_while", 100_000_000)
+    return alone.processes, memory.processes, memory.peak_bytes - alone.peak_bytes
 """
 
 
@@ -61,14 +71,10 @@ def test_what_fails_or_takes_too_long_is_said(load, functions: str) -> None:
 
 
 def test_memory_of_a_family_counts_its_children(load, functions: str) -> None:
-    bench = load("_bench")
-    with bench.FamilyMemory() as alone:
-        pass
-    with bench.FamilyMemory() as memory:
-        bench.of_its_own(functions, "hold", 300_000_000)
-        bench.of_its_own(functions, "sleep", 0.5)
-    assert alone.processes == 1 and memory.processes == 2
-    assert memory.peak_bytes > alone.peak_bytes + 5e6
+    # In a process of its own, which has no other children.
+    alone, processes, grown_bytes = load("_bench").of_its_own(functions, "family", functions).value
+    assert (alone, processes) == (1, 2)
+    assert grown_bytes > 100e6
 
 
 @pytest.mark.parametrize("points", (50, 500, 1_000, 2_500, 10_000))
