@@ -26,8 +26,8 @@ MORE_READS = 1.20
 MORE_WRITES = 1.30
 WORST_L2 = override(
     load_gpu("h200"),
-    {"sm.count": 1, "l2.capacity_bytes": 65536, "l2.partitions": 1, "l2.dirty_limit_bytes": None, "hbm.latency_s": 348e-9,
-     "l2.latency_s": 142e-9},
+    {"sm.count": 1, "l2.capacity_bytes": 65536, "l2.partitions": 1, "l2.dirty_limit_bytes": None,
+     "hbm.latency_s": 348e-9, "l2.latency_s": 142e-9},
 )  # fmt: skip
 WARM_READS = 1.35
 
