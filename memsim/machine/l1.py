@@ -17,14 +17,18 @@ class L1:
 
     def take(self, address: int, n_bytes: int) -> int:
         """How much of a tile that is loaded or stored is there; all of it is from now on."""
-        held = self._tiles.pop(address, 0)
-        self._tiles[address] = n_bytes
-        self._used += n_bytes - held
-        while (over := self._used - self._capacity) > 0:
-            oldest, size = next(iter(self._tiles.items()))
-            if size > over:
-                self._tiles[oldest] = size - over
-            else:
-                del self._tiles[oldest]
-            self._used -= min(size, over)
-        return min(held, n_bytes)
+        tiles = self._tiles
+        held = tiles.pop(address, 0)
+        tiles[address] = n_bytes
+        over = self._used + n_bytes - held - self._capacity
+        if over <= 0:
+            self._used += n_bytes - held
+        else:
+            self._used = self._capacity
+            while over > 0:
+                oldest, size = tiles.popitem(last=False)
+                if size > over:
+                    tiles[oldest] = size - over
+                    tiles.move_to_end(oldest, last=False)
+                over -= size
+        return held if held < n_bytes else n_bytes

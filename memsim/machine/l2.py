@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from memsim.gpu import Gpu
@@ -28,7 +29,7 @@ _PIECES = 1 << 72
 _PIECES_APART = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Access:
     """How a load or store touches a tensor: `shared` if more than one block may ask for the same bytes, where the
     tensor starts, the size of its pieces, the rows of a tile and of a head, the bytes of a tile's row, and those from
@@ -287,8 +288,14 @@ def _parts(access: Access, address: int, n_bytes: int) -> list[tuple[int, int]]:
         between = [(key + n, size) for n in range(first + 1, last)]
         return [(key + first, (first + 1) * size - at), *between, (key + last, at + n_bytes - last * size)]
     # Pieces are whole rows, and each gets the share of its rows.
-    per_piece = size // access.row_stride
     row = at // access.row_stride
+    return _rows_in_pieces(access, key, row, n_bytes)
+
+
+@lru_cache(maxsize=1 << 14)
+def _rows_in_pieces(access: Access, key: int, row: int, n_bytes: int) -> list[tuple[int, int]]:
+    """The pieces that whole rows lie in, with the bytes in each."""
+    per_piece = access.piece_bytes // access.row_stride
     rows = min(access.rows, access.rows_of_head - row % access.rows_of_head)
     first, last = row // per_piece, (row + rows - 1) // per_piece
     if first == last:

@@ -65,6 +65,7 @@ class Leaps:
     def __init__(self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums]) -> None:
         self._units, self._memory, self._sums = units, memory, sums
         self._stretch, self._span, self._whole = _stretches(units, order, at_once)
+        self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
         self._times: list[int] = []
         self.leap: Leap | None = None
@@ -72,7 +73,7 @@ class Leaps:
     @property
     def possible(self) -> bool:
         """Whether the launch has blocks enough to leave some out, and an order in which they repeat."""
-        return 0 < self._stretch * (2 * self._span + 1 + TAIL + self._whole) <= self._units.count
+        return 0 < self._stretch * (2 * self._span + 1 + self._tail + self._whole) <= self._units.count
 
     def see(self, block: int, now: int) -> Leap | None:
         """A block is handed out now; the blocks to leave out, once."""
@@ -87,7 +88,7 @@ class Leaps:
             return None
         before, middle, last = (self._seen[-1 - n * self._span] for n in (2, 1, 0))
         times = middle.mean_ps - before.mean_ps, last.mean_ps - middle.mean_ps
-        stretches = (self._units.count - block) // self._stretch - TAIL
+        stretches = (self._units.count - block) // self._stretch - self._tail
         stretches -= stretches % self._whole
         alike = ALIKE_TIME if self._units.loops else ALIKE_TIME / 2
         if stretches < 1 or abs(times[1] - times[0]) > alike * times[1]:
@@ -153,7 +154,7 @@ def _stretches(units: Units, order: GridOrder, at_once: int) -> tuple[int, int, 
     stretches = units.count // at_once
     if not units.loops:
         planes = min(-(-cycle // at_once), stretches // 8)
-        return at_once, max(FEWEST, planes, min(4 * MOST, stretches // 16)), 1
+        return at_once, max(1, planes, min(4 * MOST, stretches // 16)), 1
     most = max(FEWEST, min(MOST, stretches // 32))
     if not (by_planes and cycle > at_once):
         return at_once, most, 1

@@ -142,11 +142,12 @@ class PacedRun:
         start = int(env.now)
         before = self._memory.counts()
         self._begin_ps = start + self._ps(self._fitted.launch_cycles)
+        no_l2 = self._memory.l2 is None
         for slot in range(self._per_sm):
             for number, sm in enumerate(self._sms):
                 if slot * len(self._sms) + number < self._blocks:
                     sm.resident += 1
-                    env.process(self._slot(sm))
+                    env.process(self._slot(sm) if self._units.loops or no_l2 else self._short_slot(sm))
         env.run()
         left_out_ps = 0
         leap = self._leaps.leap if self._leaps is not None else None
@@ -205,6 +206,78 @@ class PacedRun:
             self._last_end_ps = max(self._last_end_ps, ready)
             block = self._next_block(sm)
 
+    def _short_slot(self, sm: _Sm) -> Generator[simpy.Event, Any, None]:
+        """`_slot` for blocks without a loop, of which launches have very many: the same with nothing called twice."""
+        env: Any = self._env
+        units, l2, hbm, plain = self._units, self._memory.l2, self._memory.hbm, self._plain
+        assert l2 is not None
+        timeout, start_ps, drain_ps, side = env.timeout, self._start_ps, self._drain_ps, sm.side
+        latency, pipe, l1_take = hbm.latency_ps, hbm.pipe, sm.l1.take
+        moves = [
+            (code == STORE, access, access.shared, l2.tally(access.tensor))
+            for code, access in ((code, self._accesses[number]) for code, number in self._block_steps)
+        ]
+        order = [number for _, number in self._block_steps]
+        in_order = order == list(range(len(order)))
+        read_shared, read_once, write = l2.read_shared, l2.read_once, l2.write
+        spills = self._compiled.spilled_bytes > 0
+        step = self._blocks
+        block = self._next_block(sm)
+        ready = self._begin_ps
+        first = True
+        if block is not None:
+            yield timeout(ready - env.now)
+        while block is not None:
+            ready = (sm.started_ps if sm.started_ps > ready else ready) + start_ps
+            sm.started_ps = ready
+            yield timeout(ready - env.now)
+            sm.resident += not first
+            first = False
+            for index in range(block, units.count, step):
+                cold, late, now = False, 0, env.now
+                moved = units[index].moves
+                for (stores, access, shared, tally), (address, n_bytes) in zip(
+                    moves, moved if in_order else [moved[number] for number in order], strict=True
+                ):
+                    if not n_bytes:
+                        continue
+                    if stores:
+                        self._store_bytes += n_bytes
+                        if plain:
+                            l1_take(address, n_bytes)
+                        write(now, access, address, n_bytes)
+                        queued = pipe.free_ps - now - latency
+                    else:
+                        self._fill_bytes += n_bytes
+                        if plain and shared:
+                            found = l1_take(address, n_bytes)
+                            self.l1_hit_bytes += found
+                            n_bytes -= found
+                            if not n_bytes:
+                                continue
+                        tally.read_bytes += n_bytes
+                        if shared:
+                            missed, arrival = read_shared(now, address, n_bytes, side)
+                        else:
+                            missed, arrival = read_once(now, access, address, n_bytes)
+                        tally.missed_bytes += missed
+                        queued = arrival - now - latency
+                        cold = cold or missed > 0 or arrival > now
+                    if queued > late:
+                        late = queued
+                if spills:
+                    late = max(late, self._spill(block))
+                steps = self._steps.get(2 * sm.resident + cold) or self._step(sm, cold)
+                duration = steps.exit + steps.enter
+                steps.time_ps += duration
+                yield timeout(duration + late)
+                self._queued_ps += late
+            sm.resident -= 1
+            ready = env.now + drain_ps
+            if ready > self._last_end_ps:
+                self._last_end_ps = ready
+            block = self._next_block(sm)
+
     def _next_block(self, sm: _Sm) -> int | None:
         """The next block; it may show that others can be left out."""
         block = self._handout.take()
@@ -261,7 +334,7 @@ class PacedRun:
         found = dict.fromkeys(self._shared, 0)
         loads = [(number, code == STORE) for code, number in self._block_steps if code != LOOP]
         for block in range(leap.first, leap.last):
-            take = takers[block % len(takers)].l1.take
+            take = takers[(block - leap.first) % len(takers)].l1.take
             unit = self._units[block]
             for number, stores in loads:
                 address, n_bytes = unit.moves[number]

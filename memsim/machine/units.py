@@ -45,8 +45,7 @@ class LoopOfUnit:
     bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A place in the grid: (address, bytes) of each move outside loops, and its loops in their order."""
 
     moves: tuple[tuple[int, int], ...]
