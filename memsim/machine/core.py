@@ -9,7 +9,7 @@ and stores go on behind a warp. Time is in SM cycles; simpy's clock counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import simpy
@@ -84,11 +84,19 @@ def run_core(
         env.process(partition.run(env))
     env.run()
     return CoreRun(
-        sum(w.entered for w in warped) / len(warped),
-        sum(w.ended for w in warped) / len(warped),
-        tuple(sum(p.busy[n] for p in partitions) for n in range(len(PIPES))),
-        tuple(sum(w.waited[n] for w in warped) for n in range(len(WAITS))),
+        _sum(w.entered for w in warped) / len(warped),
+        _sum(w.ended for w in warped) / len(warped),
+        tuple(_sum(p.busy[n] for p in partitions) for n in range(len(PIPES))),
+        tuple(_sum(w.waited[n] for w in warped) for n in range(len(WAITS))),
     )
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum, one value after the other: Python's own depends on its release."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 @dataclass(frozen=True)

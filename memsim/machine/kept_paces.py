@@ -1,7 +1,9 @@
 """Paces kept on disk, so that a second process need not run the core again.
 
-A file of lines in the cache folder, named by the model that found them. A line is added in one write, so processes may
-share the file; one that is damaged counts as absent. Where the folder cannot be written nothing is kept.
+Those of the default comparison ship with memsim (`data/paces.txt`; `python benchmarks/shipped_paces.py --write` makes
+it). Others are kept by who finds them, in a file of lines in the cache folder, named by the model that found them. A
+line is added in one write, so processes may share the file; one that is damaged counts as absent. Where the folder
+cannot be written nothing is kept.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import sys
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from memsim.stream import Stream
 # Some ten thousand paces; a file that has grown larger is begun anew.
 _MOST_BYTES = 4 << 20
 _MOST_FILES = 4
+SHIPPED = Path(__file__).parents[1] / "data" / "paces.txt"
+"""The file of those that ship: the model's name, then a line for each pace, as where others are kept."""
 _KEY_DIGITS, _CHECK_DIGITS = 32, 16
 
 
@@ -41,7 +44,7 @@ def kept_pace_of(
         return pace_of(stream, *arguments)
     facts = repr((_content(stream), *arguments))
     key = _digest(facts.encode(), _KEY_DIGITS)
-    found = kept.find(key)
+    found = _shipped().find(key) or kept.find(key)
     if found is None:
         found = pace_of(stream, *arguments)
         kept.add(key, found)
@@ -50,10 +53,17 @@ def kept_pace_of(
 
 @cache
 def model_digest() -> str:
-    """A name for what a pace depends on beside its arguments: the sources, and Python, whose sums differ by release."""
+    """A name for what a pace depends on beside its arguments: the sources."""
     sources = (core_module, pace_module, steps, sub_partition, stream_module)
     texts = [Path(str(module.__file__)).read_bytes() for module in sources]
-    return _digest(b"\0".join([repr(sys.version_info[:2]).encode(), *texts]), _CHECK_DIGITS)
+    return _digest(b"\0".join(texts), _CHECK_DIGITS)
+
+
+@cache
+def _shipped() -> _Kept:
+    """The paces that ship with memsim, none if they are of another model."""
+    kept = _Kept(SHIPPED)
+    return kept if kept.names(model_digest()) else _Kept(SHIPPED.with_name("none"))
 
 
 @lru_cache(maxsize=1024)
@@ -74,6 +84,10 @@ class _Kept:
         with contextlib.suppress(OSError):
             for line in path.read_bytes().splitlines():
                 self._lines[line[:_KEY_DIGITS].decode("latin-1")] = line[_KEY_DIGITS + 1 :]
+
+    def names(self, model: str) -> bool:
+        """Whether the file says that it is of this model."""
+        return model in self._lines
 
     def find(self, key: str) -> Pace | None:
         """The pace, if it is kept whole."""

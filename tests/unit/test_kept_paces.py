@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from memsim import compare
 from memsim import stream as s
-from memsim.machine import kept_paces
+from memsim.machine import kept_paces, paced
 from memsim.machine.core import CoreTimes, MemoryTimes
 from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.pace import Pace, pace_of
@@ -187,3 +188,33 @@ def test_two_processes_may_keep_paces_at_once(folder: Path) -> None:
     )
     assert found(ASKED) == (RIGHT, 0)
     assert found(later) == ([repr(pace_of(*asked)) for asked in later], 0)
+
+
+def test_the_paces_that_ship_are_of_the_model_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default comparison runs no core, and each pace that ships is the one that a core gives."""
+    asked = []
+
+    def noted(*arguments: Any) -> Pace:
+        asked.append(arguments)
+        return kept_pace_of(*arguments)
+
+    monkeypatch.setattr(paced, "kept_pace_of", noted)
+    compare()
+    assert kept_paces.SHIPPED.read_text().startswith(kept_paces.model_digest())
+    assert asked and not folder.exists()
+    assert found((asked[0], asked[-1])) == ([repr(pace_of(*asked[0])), repr(pace_of(*asked[-1]))], 0)
+
+
+def test_paces_of_another_model_that_shipped_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ships is found only under the name of the model that runs."""
+    found()
+    (kept,) = (tmp_path / "cache").iterdir()
+    shipped = tmp_path / "paces.txt"
+    monkeypatch.setattr(kept_paces, "SHIPPED", shipped)
+    for model, ran in ((kept_paces.model_digest(), 0), ("0123456789abcdef", 3)):
+        shipped.write_text(f"{model}\n{kept.read_text()}")
+        monkeypatch.setenv("MEMSIM_CACHE", str(tmp_path / f"empty {ran}"))
+        kept_paces._shipped.cache_clear()
+        assert found() == (RIGHT, ran)
+    monkeypatch.undo()
+    kept_paces._shipped.cache_clear()
