@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from memsim._compiled import SOURCES
+from memsim._kept_replays import KeptReplays
 from memsim._option_list import AXES, PROBLEM, TILE
-from memsim.api import DEFAULT_GPU, INPUTS, L2_STATES, compare, simulate
+from memsim.api import DEFAULT_GPU, INPUTS, L2_STATES, compare, simulate, simulate_kept
 from memsim.attention import DTYPE_BYTES, Attention
 from memsim.errors import MemsimError
 from memsim.gpu import SHORT_OPTIONS, Gpu, apply_options, load_gpu
@@ -47,9 +48,9 @@ class Request:
     l2_state: str = "cold"
     full: bool = False
 
-    def simulate(self, progress: Progress | None = None) -> Result:
+    def simulate(self, progress: Progress | None = None, kept: KeptReplays | None = None) -> Result:
         with _in_option_names():
-            result = simulate(self.algorithm, self.problem, progress=progress, **self._arguments())
+            result = simulate_kept(kept, self.algorithm, self.problem, progress=progress, **self._arguments())
         return self._as_given(result)
 
     def compare(self, progress: Progress | None = None) -> Comparison:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from memsim._kept_replays import KeptReplays
 from memsim._options import Machines, Request, read_request
 from memsim._sources import sources_digest
 from memsim._sweep_axes import options_of
@@ -25,6 +26,8 @@ Done = tuple[str, list[tuple[Values, float]]]
 _WITHOUT = ("_cli_", "_command_", "_report_", "_tune_")
 _WITHOUT_MODULES = ("cli", "report", "tune")
 _one_at_a_time = threading.Lock()
+_KEPT = KeptReplays()
+"""Of this process."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Points:
             )  # fmt: skip
             if before is not None:
                 before(request)
-            result = request.simulate()
+            result = request.simulate(kept=_KEPT)
         except TileDoesNotFit as error:
             return SweepRow(point, "does-not-fit", str(error))
         except OutOfMemory as error:
