@@ -77,7 +77,8 @@ class L2:
         # Room is counted in a partition's share of a byte.
         self._whole = self._capacity = gpu.l2.capacity_bytes * self.partitions
         self._dirty_limit = gpu.l2.dirty_limit_bytes or gpu.l2.capacity_bytes
-        self._pieces: OrderedDict[int, _Piece] = OrderedDict()
+        # The oldest first.
+        self.pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._dirty: OrderedDict[int, _Piece] = OrderedDict()
         self._used = 0
         self._launch = 0
@@ -93,7 +94,7 @@ class L2:
 
     def flush(self) -> None:
         """Nothing is held any more; what was dirty is written without being counted."""
-        self._pieces.clear()
+        self.pieces.clear()
         self._dirty.clear()
         self._used = self.dirty_bytes = 0
 
@@ -113,7 +114,7 @@ class L2:
 
     def settle(self) -> None:
         """All that was on its way has arrived."""
-        for piece in self._pieces.values():
+        for piece in self.pieces.values():
             piece.ready = 0
 
     def read(self, now: int, access: Access, address: int, n_bytes: int, side: int = 0) -> tuple[int, int]:
@@ -146,7 +147,7 @@ class L2:
             for key in range(parts[0][0] + 1, parts[0][0] + partitions):
                 self._grow(self._piece(key, 1), n_bytes)
         weight, limit = (1, n_bytes) if access.shared else (partitions, access.piece_bytes)
-        pieces, dirty = self._pieces, self._dirty
+        pieces, dirty = self.pieces, self._dirty
         for key, part in parts:
             piece = pieces.get(key)
             if piece is None:
@@ -173,7 +174,7 @@ class L2:
 
     def read_shared(self, now: int, address: int, n_bytes: int, side: int) -> tuple[int, int]:
         """`read` of a tile that several blocks may ask for, not added to its tensor's tally."""
-        pieces, partitions = self._pieces, self.partitions
+        pieces, partitions = self.pieces, self.partitions
         key = address * 2 * partitions
         near, copied = key + side, key + partitions + side
         home, copy = pieces.get(near), pieces.get(copied)
@@ -221,11 +222,11 @@ class L2:
 
     def _piece(self, key: int, weight: int) -> _Piece:
         """A piece, the youngest from now on."""
-        piece = self._pieces.get(key)
+        piece = self.pieces.get(key)
         if piece is None:
-            piece = self._pieces[key] = _Piece(weight)
+            piece = self.pieces[key] = _Piece(weight)
         else:
-            self._pieces.move_to_end(key)
+            self.pieces.move_to_end(key)
         return piece
 
     def _grow(self, piece: _Piece, n_bytes: int) -> None:
@@ -235,7 +236,7 @@ class L2:
 
     def read_once(self, now: int, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
         """`read` of a tile that no other block asks for, not added to its tensor's tally."""
-        pieces, launch, limit = self._pieces, self._launch, access.piece_bytes
+        pieces, launch, limit = self.pieces, self._launch, access.piece_bytes
         missed = 0
         for key, part in _parts(access, address, n_bytes):
             piece = pieces.get(key)
@@ -257,8 +258,8 @@ class L2:
         return missed, self._hbm.read(now, missed) if missed else now
 
     def _evict(self, now: int) -> None:
-        while self._used > self._capacity and len(self._pieces) > 1:
-            key, piece = self._pieces.popitem(last=False)
+        while self._used > self._capacity and len(self.pieces) > 1:
+            key, piece = self.pieces.popitem(last=False)
             self._used -= piece.bytes * piece.weight
             if piece.dirty:
                 del self._dirty[key]

@@ -125,6 +125,8 @@ class PacedRun:
         self._shared = {move.access.tensor for move in moves if move.access.shared}
         # What only one block asks for is not in the L1.
         self._plain = self._plain and bool(self._shared)
+        # Tiles go from the L2 to SRAM, with no L1 between.
+        self._copies = memory.l2 is not None and memory.sides > 1 and not self._plain
         self._queued_ps = 0
         slots = self._per_sm * len(self._sms)
         leaps = Leaps(self._units, order, slots, memory, self._sums)
@@ -362,7 +364,9 @@ class PacedRun:
                     steps.time_ps += steps.enter
                     yield timeout(steps.enter + late)
                     cold, late = False, 0
-                yield from self._loop(sm, unit.loops[loop], loop, self._slowness(block))
+                taken = unit.loops[loop]
+                run = self._pair_loop if taken.pair and self._copies else self._loop
+                yield from run(sm, taken, loop, self._slowness(block))
                 loop += 1
             else:
                 late = max(late, self._store(sm, accesses[number], *unit.moves[number]))
@@ -441,6 +445,82 @@ class PacedRun:
                 tally = l2.tally(access.tensor)
                 tally.read_bytes += n_bytes
                 tally.missed_bytes += missed
+
+    def _pair_loop(self, sm: _Sm, loop: LoopOfUnit, number: int, slowness: float) -> Generator[simpy.Event, Any, None]:
+        """`_loop` where a trip loads one tile each of two tensors that blocks share, as flash's do: the same, with
+        nothing called that a hit in the L2 does not need."""
+        env: Any = self._env
+        timeout = env.timeout
+        l2 = self._memory.l2
+        assert l2 is not None
+        (_, access_a, address_a, step_a), (_, access_b, address_b, step_b) = loop.moves
+        read_shared, young, find = l2.read_shared, l2.pieces.move_to_end, l2.pieces.get
+        latency, side, coarse = self._memory.hbm.latency_ps, sm.side, loop.coarse
+        front_ps, steps_at = self._front_ps, self._steps
+        partitions = l2.partitions
+        missed_a = missed_b = queued_ps = 0
+        for value, plain, masked, (bytes_a, bytes_b) in loop.pieces:
+            now = env.now
+            fetched_a = fetched_b = arrival = 0
+            at_a, at_b = address_a + value * step_a, address_b + value * step_b
+            near = at_a * 2 * partitions + side
+            home, copy = find(near), find(near + partitions)
+            if home is not None and copy is not None and home.bytes >= bytes_a and copy.bytes >= bytes_a:
+                young(near)
+                young(near + partitions)
+                arrival = home.ready if home.ready > copy.ready else copy.ready
+            else:
+                fetched_a, arrival = read_shared(now, at_a, bytes_a, side)
+                missed_a += fetched_a
+            near = at_b * 2 * partitions + side
+            home, copy = find(near), find(near + partitions)
+            if home is not None and copy is not None and home.bytes >= bytes_b and copy.bytes >= bytes_b:
+                young(near)
+                young(near + partitions)
+                if home.ready > arrival:
+                    arrival = home.ready
+                if copy.ready > arrival:
+                    arrival = copy.ready
+            else:
+                fetched_b, ready = read_shared(now, at_b, bytes_b, side)
+                missed_b += fetched_b
+                if ready > arrival:
+                    arrival = ready
+            cold, late = fetched_a > 0 or fetched_b > 0, 0
+            if arrival > now:
+                cold = True
+                late = arrival - now - latency
+                if late < 0:
+                    late = 0
+            steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
+            trips = steps.trips
+            last = len(trips) - 1
+            duration = plain * trips[number if number < last else last]
+            if masked:
+                duration += masked * trips[number + 1 if number < last else last]
+            duration = int(duration * slowness)
+            steps.time_ps += duration
+            spent = duration + late
+            if coarse:
+                front = 0
+                if fetched_a:
+                    front_ps[at_a] = now + spent
+                else:
+                    front = front_ps.get(at_a, 0)
+                if fetched_b:
+                    front_ps[at_b] = now + spent
+                elif (reached := front_ps.get(at_b, 0)) > front:
+                    front = reached
+                if front > now + spent:
+                    spent = front - now
+            queued_ps += spent - duration
+            yield timeout(spent)
+        self._queued_ps += queued_ps
+        for access, n_bytes, missed in zip((access_a, access_b), loop.bytes, (missed_a, missed_b), strict=True):
+            self._fill_bytes += n_bytes
+            tally = l2.tally(access.tensor)
+            tally.read_bytes += n_bytes
+            tally.missed_bytes += missed
 
     def _moved(
         self, sm: _Sm, loop: LoopOfUnit, value: int, bytes_of: tuple[int, ...]

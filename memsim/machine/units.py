@@ -34,13 +34,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoopOfUnit:
-    """A loop of a block: its pieces, whether they are of several trips, whether all they move are loads, for each of
-    its moves (stores, access, address where the variable is 0, bytes of address from one value to the next), and the
-    bytes of each in all."""
+    """A loop of a block: its pieces, whether they are of several trips, whether all they move are loads, whether of two
+    tiles that blocks share, for each of its moves (stores, access, address where the variable is 0, bytes of address
+    from one value to the next), and the bytes of each in all."""
 
     pieces: tuple[Piece, ...]
     coarse: bool
     loads_only: bool
+    pair: bool
     moves: tuple[tuple[bool, Access, int, int], ...]
     bytes: tuple[int, ...]
 
@@ -193,6 +194,7 @@ class Units:
         addresses = [move.addresses(places) for move in body.moves]
         varying = [n for n, move in enumerate(body.moves) if move.same_bytes is None]
         loads = not self._stored[number]
+        pair = len(body.moves) == 2 and all(move.access.shared for move in body.moves)
         found = []
         for place in range(count):
             start, stop = starts[place], max(starts[place], stops[place])
@@ -210,8 +212,9 @@ class Units:
                 (n in self._stored[number], move.access, addresses[n][place], move.step)
                 for n, move in enumerate(body.moves)
             )
+            coarse = self._strides.get(number, 1) > 1
             loads_only = loads and all(all(piece.bytes) for piece in pieces)
-            found.append(LoopOfUnit(pieces, self._strides.get(number, 1) > 1, loads_only, moves, totals))
+            found.append(LoopOfUnit(pieces, coarse, loads_only, loads_only and pair, moves, totals))
         return found
 
     def _cut(self, body: BodyPlan, key: tuple[int, ...], tables: list[Any]) -> _Cut:

@@ -135,7 +135,7 @@ def test_a_copy_on_its_way_is_waited_for() -> None:
     assert l2.read(0, K, 0, 100, 0) == (100, 200)
     assert l2.read(50, K, 0, 100, 1) == (0, 200)
     l2.settle()
-    l2._pieces[3].ready = 500
+    l2.pieces[3].ready = 500
     assert l2.read(150, K, 0, 100, 1) == (0, 500)
 
 
