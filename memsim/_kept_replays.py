@@ -60,5 +60,7 @@ def _seen_of(gpu: Gpu, launch: Launched) -> Hashable:
     order = given[1] if len(given) > 1 else None
     if not isinstance(compiled, Compiled) or gpu.sm.core is None:
         return trace.name, resident, None, order
+    if not (compiled.loads_plainly or compiled.spilled_bytes):
+        return trace.name, resident, compiled, order
     l1_bytes = compiled.l1_bytes(gpu, per_sm)
     return trace.name, resident, compiled, l1_bytes, compiled.spills_beyond_l1(gpu, per_sm), order

@@ -37,6 +37,13 @@ class Compiled:
         """What the threads of a block spill."""
         return self.warps * _WARP_THREADS * self.stack_bytes
 
+    @property
+    def loads_plainly(self) -> bool:
+        """Whether what it loads goes through the L1: copies pass it by."""
+        segments = self.stream.segments
+        loads = any(i[0] == stream.LOAD for segment in segments for i in segment.instructions)
+        return loads and not any(segment.copies for segment in segments)
+
     def further_trips(self, plan: LaunchPlan, coordinates: Environment) -> tuple[int, ...]:
         """How often a block goes through each loop of its kernel after the first: a loop of the trace is followed by
         one for its masked tiles."""

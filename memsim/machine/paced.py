@@ -34,7 +34,7 @@ from memsim.machine.sm import PIPE_NAMES
 from memsim.machine.times import core_times, memory_times
 from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress
 from memsim.machine.units import LoopOfUnit, Unit, Units
-from memsim.stream import LOAD, MMA, PRODUCT
+from memsim.stream import MMA, PRODUCT
 
 _MILLION = 10**6
 # Where a tile comes from: the L1 or the L2 has it, it is on its way from HBM, HBM has to be asked.
@@ -103,9 +103,7 @@ class PacedRun:
             core_times(gpu, compiled.dtype), depend=DEPENDENCES not in without, share=CONTENTION not in without
         )
         self._warps = max(1, -(-compiled.warps // self._issue.sub_partitions))
-        # Copies pass the L1 by; what a kernel loads plainly it caches.
-        copies = any(segment.copies for segment in compiled.stream.segments)
-        self._plain = LOAD in kinds and not copies and PART_L1 not in without
+        self._plain = compiled.loads_plainly and PART_L1 not in without
         l1_bytes = compiled.l1_bytes(gpu, per_sm)
         self._sms = [_Sm(number % memory.sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
