@@ -11,38 +11,34 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import simpy
 
 from memsim.gpu import Gpu
 from memsim.grid import GridOrder
-from memsim.machine.clock import PS_PER_S, duration_ps, seconds
+from memsim.machine.clock import duration_ps, seconds
 from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
 from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
-from memsim.machine.l2 import Access
 from memsim.machine.leaps import READ, STORED, WRITTEN, Leap, Leaps, Sums
 from memsim.machine.levels import Memory
+from memsim.machine.moving import HELD, Moving, Sm, Steps
 from memsim.machine.pace import Pace
+from memsim.machine.paced_shares import clock_after, shares, waiting_share
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
 from memsim.machine.parts import L1 as PART_L1
 from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, LaunchPlan, most_of
-from memsim.machine.sm import PIPE_NAMES
 from memsim.machine.times import core_times, memory_times
-from memsim.machine.timing import WAITED_FOR, LaunchTiming, Progress
-from memsim.machine.units import LoopOfUnit, Unit, Units
+from memsim.machine.timing import LaunchTiming, Progress
+from memsim.machine.units import Unit, Units
 from memsim.stream import MMA, PRODUCT
 
 _MILLION = 10**6
-# Where a tile comes from: the L1 or the L2 has it, it is on its way from HBM, HBM has to be asked.
-_HELD, _ON_ITS_WAY, _MISSED = range(3)
 # The steps of a block that move something, or a loop that does.
 _MOVING = (ISSUE, LOOP, STORE)
-# Where threads spill: above every tensor.
-_STACK = Access("stack", True, 1 << 60, 1, 1, 1, 1, 1)
 # Multiples of it, less their whole parts, spread evenly however many there are.
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -51,27 +47,7 @@ FEWEST_STEPS, MOST_STEPS, MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS = 16, 64, 25
 blocks are apart, fewer where there are many blocks. Of a loop with more trips a step is several."""
 
 
-@dataclass(slots=True)
-class _Steps:
-    """A pace in picoseconds, and how long blocks went at it in all."""
-
-    enter: int
-    exit: int
-    trips: tuple[int, ...]
-    time_ps: int = 0
-
-
-class _Sm:
-    __slots__ = ("l1", "resident", "side", "started_ps")
-
-    def __init__(self, side: int, l1: L1) -> None:
-        self.side = side
-        self.l1 = l1
-        self.resident = 0
-        self.started_ps = 0
-
-
-class PacedRun:
+class PacedRun(Moving):
     """One launch on the machine."""
 
     def __init__(
@@ -80,16 +56,13 @@ class PacedRun:
         full: bool = False,
     ) -> None:  # fmt: skip
         assert gpu.calibrated is not None and gpu.sm.core is not None
-        self._env = env
         self._gpu = gpu
         self._fitted = gpu.calibrated
         self._issue = gpu.sm.core
-        self._memory = memory
         self._plan = plan
         self._order = order
         self._handout = Handout(plan.name, plan.axes, order, progress)
         self._blocks = self._handout.blocks
-        self._compiled = compiled
         self._without = without
         kinds = {i[0] for segment in compiled.stream.segments for i in segment.instructions}
         products = bool(kinds & {PRODUCT, MMA})
@@ -103,36 +76,28 @@ class PacedRun:
             core_times(gpu, compiled.dtype), depend=DEPENDENCES not in without, share=CONTENTION not in without
         )
         self._warps = max(1, -(-compiled.warps // self._issue.sub_partitions))
-        self._plain = compiled.loads_plainly and PART_L1 not in without
         l1_bytes = compiled.l1_bytes(gpu, per_sm)
-        self._sms = [_Sm(number % memory.sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
+        self._sms = [Sm(number % memory.sides, L1(l1_bytes)) for number in range(min(gpu.sm.count, self._blocks))]
         self._per_sm = min(per_sm, -(-self._blocks // len(self._sms)))
-        self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
-        self._loaded, self._stored = compiled.used_shares(plan)
-        middle = order.unit(plan.axes, self._blocks // 2)
-        self._further_trips = compiled.further_trips(plan, middle)
-        self._lockstep = False
-        self._paces: dict[tuple[int, bool], Pace] = {}
-        # By twice the resident blocks, and one more where tiles come from HBM.
-        self._steps: dict[int, _Steps] = {}
-        self._lockstep = self._goes_in_step()
+        slots = self._per_sm * len(self._sms)
         self._units = Units(plan, order, self._stride)
         self._block_steps = [(s[0], s[2] if s[0] == ISSUE else s[1]) for s in plan.body.steps if s[0] in _MOVING]
         self._accesses = [move.access for move in plan.body.moves]
         moves = [move for body in (plan.body, *self._units.loops) for move in body.moves]
         self._shared = {move.access.tensor for move in moves if move.access.shared}
         # What only one block asks for is not in the L1.
-        self._plain = self._plain and bool(self._shared)
-        # Tiles go from the L2 to SRAM, with no L1 between.
-        self._copies = memory.l2 is not None and memory.sides > 1 and not self._plain
-        self._queued_ps = 0
-        slots = self._per_sm * len(self._sms)
+        plain = compiled.loads_plainly and PART_L1 not in without and bool(self._shared)
+        super().__init__(env, memory, compiled, plain, slots)
+        self._spill_misses = compiled.spill_miss_share(gpu, self._per_sm)
+        self._loaded, self._stored = compiled.used_shares(plan)
+        middle = order.unit(plan.axes, self._blocks // 2)
+        self._further_trips = compiled.further_trips(plan, middle)
+        self._paces: dict[tuple[int, bool], Pace] = {}
+        self._lockstep = False
+        self._lockstep = self._goes_in_step()
         leaps = Leaps(self._units, order, slots, memory, self._sums)
         self._leaps = leaps if leaps.possible and not full else None
-        self._takers: deque[_Sm] = deque(maxlen=slots)
-        # Of pieces of several trips: until when the block that fetched them is busy with that.
-        self._front_ps: dict[int, int] = {}
-        self._fill_bytes = self._store_bytes = self.l1_hit_bytes = 0
+        self._takers: deque[Sm] = deque(maxlen=slots)
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
 
@@ -158,22 +123,26 @@ class PacedRun:
         self.end_ps = max(self._last_end_ps, self._begin_ps)
         after = self._memory.counts()
         total = max(1, self.end_ps - start + left_out_ps)
-        busy, waited = self._shares(total)
+        times = self._times()
+        busy, waited = shares(times, self._pace, self._queued_ps, total, self._gpu.sm.count)
         busy["hbm"] = (after[2] - before[2]) / total
         if self._gpu.l2 is not None:
             moved = self._fill_bytes - self.l1_hit_bytes + self._store_bytes
             busy["l2"] = moved / self._gpu.l2.bandwidth_bytes_per_s / seconds(total)
+        clock, read = self._clock_hz, after[0] - before[0]
+        if self._products:
+            clock = clock_after(self._gpu, clock, seconds(total), self._fill_bytes, read, busy["tensor"])
         return LaunchTiming(
             name=self._plan.name,
             time_s=seconds(self.end_ps - start + left_out_ps),
             fill_bytes=self._fill_bytes,
             store_bytes=self._store_bytes,
-            hbm_read_bytes=after[0] - before[0],
+            hbm_read_bytes=read,
             hbm_write_bytes=after[1] - before[1],
             busy=busy,
             waited=waited,
-            waiting_for_memory=self._waiting(total),
-            clock_hz=self._clock_after(seconds(total), after[0] - before[0], busy["tensor"]),
+            waiting_for_memory=waiting_share(times, self._pace, self._queued_ps / (total * self._slots)),
+            clock_hz=clock,
             replayed_by="instructions",
             dirty_bytes_at_end=self._memory.dirty_bytes,
             tallies=self._memory.tallies,
@@ -181,7 +150,7 @@ class PacedRun:
             blocks_left_out=leap.last - leap.first if leap is not None else 0,
         )
 
-    def _slot(self, sm: _Sm) -> Generator[simpy.Event, Any, None]:
+    def _slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
         env, units = self._env, self._units
         timeout, start_ps, drain_ps = env.timeout, self._start_ps, self._drain_ps
         step = self._blocks
@@ -206,7 +175,7 @@ class PacedRun:
             self._last_end_ps = max(self._last_end_ps, ready)
             block = self._next_block(sm)
 
-    def _short_slot(self, sm: _Sm) -> Generator[simpy.Event, Any, None]:
+    def _short_slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
         """`_slot` for blocks without a loop, of which launches have very many: the same with nothing called twice."""
         env: Any = self._env
         units, l2, hbm, plain = self._units, self._memory.l2, self._memory.hbm, self._plain
@@ -278,7 +247,7 @@ class PacedRun:
                 self._last_end_ps = ready
             block = self._next_block(sm)
 
-    def _next_block(self, sm: _Sm) -> int | None:
+    def _next_block(self, sm: Sm) -> int | None:
         """The next block; it may show that others can be left out."""
         block = self._handout.take()
         if block is not None and self._leaps is not None:
@@ -344,7 +313,7 @@ class PacedRun:
                     found[self._accesses[number].tensor] += take(address, n_bytes)
         return found
 
-    def _unit(self, sm: _Sm, unit: Unit, block: int) -> Generator[simpy.Event, Any, None]:
+    def _unit(self, sm: Sm, unit: Unit, block: int) -> Generator[simpy.Event, Any, None]:
         """What a block does for one place in the grid."""
         timeout = self._env.timeout
         entered = False
@@ -354,7 +323,7 @@ class PacedRun:
         for code, number in self._block_steps:
             if code == ISSUE:
                 source, queued = self._load(sm, accesses[number], *unit.moves[number])
-                cold, late = cold or source != _HELD, max(late, queued)
+                cold, late = cold or source != HELD, max(late, queued)
             elif code == LOOP:
                 if not entered:
                     entered = True
@@ -375,172 +344,6 @@ class PacedRun:
         yield timeout(duration + late)
         self._queued_ps += late
 
-    def _loop(self, sm: _Sm, loop: LoopOfUnit, number: int, slowness: float) -> Generator[simpy.Event, Any, None]:
-        """All trips of one loop of a block."""
-        env: Any = self._env
-        timeout = env.timeout
-        l2 = self._memory.l2
-        # Tiles that others ask for too, copied from the L2 without the L1 between.
-        copied = l2 is not None and not self._plain and loop.loads_only
-        if copied and l2 is not None:
-            read_shared, read_once = l2.read_shared, l2.read_once
-        latency, side, coarse = self._memory.hbm.latency_ps, sm.side, loop.coarse
-        front_ps, steps_at = self._front_ps, self._steps
-        moves = loop.moves
-        missed_of = [0] * len(moves)
-        queued_ps = 0
-        for value, plain, masked, bytes_of in loop.pieces:
-            cold, late, front = False, 0, 0
-            now = env.now
-            if copied:
-                arrival = 0
-                fetched = []
-                for at_move, (_, access, address, step) in enumerate(moves):
-                    at = address + value * step
-                    if access.shared:
-                        missed, ready = read_shared(now, at, bytes_of[at_move], side)
-                    else:
-                        missed, ready = read_once(now, access, at, bytes_of[at_move])
-                    if ready > arrival:
-                        arrival = ready
-                    if missed:
-                        missed_of[at_move] += missed
-                        cold = True
-                        if coarse and access.shared:
-                            fetched.append(at)
-                    elif coarse and access.shared:
-                        reached = front_ps.get(at, 0)
-                        if reached > front:
-                            front = reached
-                if arrival > now:
-                    cold = True
-                    late = arrival - now - latency
-                    if late < 0:
-                        late = 0
-            else:
-                cold, late, front, fetched = self._moved(sm, loop, value, bytes_of)
-            steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
-            trips = steps.trips
-            last = len(trips) - 1
-            duration = plain * trips[number if number < last else last]
-            if masked:
-                duration += masked * trips[number + 1 if number < last else last]
-            duration = int(duration * slowness)
-            steps.time_ps += duration
-            spent = duration + late
-            if fetched:
-                for at in fetched:
-                    front_ps[at] = now + spent
-            # Nobody overtakes the block that fetches: what is further on is not there yet.
-            if front > now + spent:
-                spent = front - now
-            queued_ps += spent - duration
-            yield timeout(spent)
-        self._queued_ps += queued_ps
-        if copied and l2 is not None:
-            for (_, access, _, _), n_bytes, missed in zip(moves, loop.bytes, missed_of, strict=True):
-                self._fill_bytes += n_bytes
-                tally = l2.tally(access.tensor)
-                tally.read_bytes += n_bytes
-                tally.missed_bytes += missed
-
-    def _pair_loop(self, sm: _Sm, loop: LoopOfUnit, number: int, slowness: float) -> Generator[simpy.Event, Any, None]:
-        """`_loop` where a trip loads one tile each of two tensors that blocks share, as flash's do: the same, with
-        nothing called that a hit in the L2 does not need."""
-        env: Any = self._env
-        timeout = env.timeout
-        l2 = self._memory.l2
-        assert l2 is not None
-        (_, access_a, address_a, step_a), (_, access_b, address_b, step_b) = loop.moves
-        read_shared, young, find = l2.read_shared, l2.pieces.move_to_end, l2.pieces.get
-        latency, side, coarse = self._memory.hbm.latency_ps, sm.side, loop.coarse
-        front_ps, steps_at = self._front_ps, self._steps
-        partitions = l2.partitions
-        missed_a = missed_b = queued_ps = 0
-        for value, plain, masked, (bytes_a, bytes_b) in loop.pieces:
-            now = env.now
-            fetched_a = fetched_b = arrival = 0
-            at_a, at_b = address_a + value * step_a, address_b + value * step_b
-            near = at_a * 2 * partitions + side
-            home, copy = find(near), find(near + partitions)
-            if home is not None and copy is not None and home.bytes >= bytes_a and copy.bytes >= bytes_a:
-                young(near)
-                young(near + partitions)
-                arrival = home.ready if home.ready > copy.ready else copy.ready
-            else:
-                fetched_a, arrival = read_shared(now, at_a, bytes_a, side)
-                missed_a += fetched_a
-            near = at_b * 2 * partitions + side
-            home, copy = find(near), find(near + partitions)
-            if home is not None and copy is not None and home.bytes >= bytes_b and copy.bytes >= bytes_b:
-                young(near)
-                young(near + partitions)
-                if home.ready > arrival:
-                    arrival = home.ready
-                if copy.ready > arrival:
-                    arrival = copy.ready
-            else:
-                fetched_b, ready = read_shared(now, at_b, bytes_b, side)
-                missed_b += fetched_b
-                if ready > arrival:
-                    arrival = ready
-            cold, late = fetched_a > 0 or fetched_b > 0, 0
-            if arrival > now:
-                cold = True
-                late = arrival - now - latency
-                if late < 0:
-                    late = 0
-            steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
-            trips = steps.trips
-            last = len(trips) - 1
-            duration = plain * trips[number if number < last else last]
-            if masked:
-                duration += masked * trips[number + 1 if number < last else last]
-            duration = int(duration * slowness)
-            steps.time_ps += duration
-            spent = duration + late
-            if coarse:
-                front = 0
-                if fetched_a:
-                    front_ps[at_a] = now + spent
-                else:
-                    front = front_ps.get(at_a, 0)
-                if fetched_b:
-                    front_ps[at_b] = now + spent
-                elif (reached := front_ps.get(at_b, 0)) > front:
-                    front = reached
-                if front > now + spent:
-                    spent = front - now
-            queued_ps += spent - duration
-            yield timeout(spent)
-        self._queued_ps += queued_ps
-        for access, n_bytes, missed in zip((access_a, access_b), loop.bytes, (missed_a, missed_b), strict=True):
-            self._fill_bytes += n_bytes
-            tally = l2.tally(access.tensor)
-            tally.read_bytes += n_bytes
-            tally.missed_bytes += missed
-
-    def _moved(
-        self, sm: _Sm, loop: LoopOfUnit, value: int, bytes_of: tuple[int, ...]
-    ) -> tuple[bool, int, int, list[int]]:
-        """Take the tiles of a piece of a loop: (whether some are not in the L2, how long they wait in HBM's queue,
-        until when those who fetched them are busy with that, which it fetched itself)."""
-        cold, late, front = False, 0, 0
-        fetched = []
-        for (stores, access, address, step), n_bytes in zip(loop.moves, bytes_of, strict=True):
-            at = address + value * step
-            if stores:
-                late = max(late, self._store(sm, access, at, n_bytes))
-                continue
-            source, queued = self._load(sm, access, at, n_bytes)
-            cold, late = cold or source != _HELD, max(late, queued)
-            if loop.coarse and access.shared:
-                if source == _MISSED:
-                    fetched.append(at)
-                else:
-                    front = max(front, self._front_ps.get(at, 0))
-        return cold, late, front, fetched
-
     def _stride(self, body: BodyPlan, shared_bytes: int) -> int:
         """Trips of a loop that are taken in one step, each of which asks for so many bytes that others ask for too."""
         longest = most_of(body.stop, dict(self._plan.axes))
@@ -549,59 +352,13 @@ class PacedRun:
         most = min(MOST_STEPS if stays else MOST_STEPS_BEYOND_L2, STEPS_OF_ALL_BLOCKS // max(1, self._blocks))
         return max(1, -(-longest // max(FEWEST_STEPS, most)))
 
-    def _load(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> tuple[int, int]:
-        """(where a tile comes from, how long it waits in HBM's queue)."""
-        if n_bytes == 0:
-            return _HELD, 0
-        self._fill_bytes += n_bytes
-        if self._plain and access.shared:
-            found = sm.l1.take(address, n_bytes)
-            self.l1_hit_bytes += found
-            n_bytes -= found
-            if n_bytes == 0:
-                return _HELD, 0
-        now = int(self._env.now)
-        l2, hbm = self._memory.l2, self._memory.hbm
-        if l2 is None:
-            return _MISSED, max(0, hbm.read(now, n_bytes) - now - hbm.latency_ps)
-        missed, ready = l2.read(now, access, address, n_bytes, sm.side)
-        if missed or ready > now:
-            return _MISSED if missed else _ON_ITS_WAY, max(0, ready - now - hbm.latency_ps)
-        return _HELD, 0
-
-    def _store(self, sm: _Sm, access: Access, address: int, n_bytes: int) -> int:
-        """Take a tile out of the SM; how long HBM holds that up. The L1 writes through, and keeps what it wrote."""
-        if n_bytes == 0:
-            return 0
-        self._store_bytes += n_bytes
-        if self._plain:
-            sm.l1.take(address, n_bytes)
-        now = int(self._env.now)
-        l2, hbm = self._memory.l2, self._memory.hbm
-        if l2 is None:
-            hbm.write(now, n_bytes)
-        else:
-            l2.write(now, access, address, n_bytes)
-        return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
-
-    def _spill(self, block: int) -> int:
-        """Write what a block spills to its place in memory, which the next one in its slot writes over. The L1 writes
-        through; it only saves reads."""
-        l2, hbm = self._memory.l2, self._memory.hbm
-        if l2 is None or not self._compiled.spilled_bytes:
-            return 0
-        now = int(self._env.now)
-        place = block % (self._per_sm * len(self._sms)) * self._compiled.spilled_bytes
-        l2.write(now, _STACK, _STACK.origin + place, self._compiled.spilled_bytes)
-        return max(0, hbm.pipe.free_ps - now - hbm.latency_ps)
-
-    def _step(self, sm: _Sm, cold: bool) -> _Steps:
+    def _step(self, sm: Sm, cold: bool) -> Steps:
         key = 2 * sm.resident + cold
         steps = self._steps.get(key)
         if steps is None:
             pace = self._pace(sm.resident, cold)
             trips = tuple(map(self._ps, pace.trips)) or (0,)
-            steps = self._steps[key] = _Steps(self._ps(pace.enter), self._ps(pace.exit), trips)
+            steps = self._steps[key] = Steps(self._ps(pace.enter), self._ps(pace.exit), trips)
         return steps
 
     def _times(self) -> dict[tuple[int, bool], int]:
@@ -624,25 +381,6 @@ class PacedRun:
             self._paces[key] = kept_pace_of(kernel.stream, resident, *shared)
         return self._paces[key]
 
-    def _waiting(self, total: int) -> float:
-        """The share of the SMs' time in which none of their blocks can go on for want of data: what blocks wait in
-        HBM's queue, and else how likely it is that all that are resident wait at once."""
-        queued = min(1.0, self._queued_ps / max(1, self._per_sm) / (total * len(self._sms)))
-        times = {key: ps / key[0] for key, ps in self._times().items()}
-        together = sum(share * self._pace(*key).waited["memory"] ** key[0] for key, share in times.items())
-        return queued + (1.0 - queued) * together / max(1.0, sum(times.values()))
-
-    def _clock_after(self, time_s: float, hbm_read_bytes: int, tensor_busy: float) -> float:
-        """The mean clock of the launch. Power is short where products run while more is read than saturates HBM or the
-        L2 alone; such a launch waits for memory, so that its time stays as it is."""
-        gpu, fitted = self._gpu, self._fitted
-        if not self._products or time_s <= 0 or gpu.l2 is None or not fitted.throttle_s:
-            return self._clock_hz
-        hbm = hbm_read_bytes / (gpu.hbm.bandwidth_bytes_per_s * fitted.hbm_efficiency)
-        l2 = self._fill_bytes / gpu.l2.bandwidth_bytes_per_s
-        lost = fitted.throttle_share * min(1.0, max(0.0, (hbm + l2) / time_s - 1.0)) * tensor_busy
-        return self._clock_hz * max(0.5, 1.0 - lost * (1.0 - math.exp(-time_s / fitted.throttle_s)))
-
     def _slowness(self, number: int) -> float:
         """How much longer a block takes than the mean: SMs lie at different distances from the L2, and blocks that
         share an SM do not get even shares of it, so they drift apart."""
@@ -656,23 +394,3 @@ class PacedRun:
 
     def _ps(self, cycles: float) -> int:
         return duration_ps(math.ceil(cycles * _MILLION), self._clock_hz * _MILLION) if cycles else 0
-
-    def _shares(self, total: int) -> tuple[dict[str, float], dict[str, float]]:
-        """(each resource's share of the launch's time, block-seconds by what blocks stood still for)."""
-        busy = dict.fromkeys(PIPE_NAMES, 0.0)
-        waited = dict.fromkeys(WAITED_FOR, 0.0)
-        for (resident, cold), ps in self._times().items():
-            pace = self._pace(resident, cold)
-            share = ps / resident / (total * self._gpu.sm.count)
-            for name, names in (
-                ("tensor", ("tensor",)),
-                ("exp", ("exp",)),
-                ("alu", ("fma", "alu")),
-                ("sram", ("sram",)),
-            ):
-                busy[name] += share * max(pace.busy[n] for n in names)
-            for name in PIPE_NAMES:
-                waited[name] += ps / PS_PER_S * pace.waited[name]
-            waited["latency"] += ps / PS_PER_S * (pace.waited["memory"] + pace.waited["order"])
-        waited["hbm"] += self._queued_ps / PS_PER_S
-        return busy, waited

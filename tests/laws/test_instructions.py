@@ -143,7 +143,7 @@ def test_more_sms_take_no_longer_and_more_work_no_less() -> None:
 
 
 FAULTS: dict[str, Any] = {
-    "trips take no time": (paced.PacedRun, "_step", lambda right: lambda self, sm, cold: paced._Steps(1, 1, (0,))),
+    "trips take no time": (paced.PacedRun, "_step", lambda right: lambda self, sm, cold: paced.Steps(1, 1, (0,))),
     "half the blocks": (Handout, "take", lambda right: lambda self: None if self._next > 3 else right(self)),
     "an endless clock": (paced.PacedRun, "_ps", lambda right: lambda self, cycles: right(self, cycles / 50)),
 }
