@@ -26,7 +26,10 @@ ALIKE_TIME, ALIKE_BYTES, ALIKE_WRITTEN = 0.004, 0.01, 0.05
 for, and in what it is given, which goes by pieces of the L2."""
 SETTLED_SPREAD, LEAST_SPREAD = 1.02, 0.005
 """By what factor blocks may have drifted apart within a span, and what share of a stretch's time is no drift."""
-FEWEST, MOST = 2, 8
+NO_WAIT, FAR_APART = 0.01, 0.25
+"""What share of their time blocks wait for HBM at most for that to be no matter, and the share of a stretch's time by
+which blocks are apart that are handed out evenly (1 / √12 = 0.29) or nearly so."""
+FEWEST, MOST, MOST_BLOCKS = 2, 8, 128
 """Stretches of a span where all blocks are alike; four times the most where blocks are short, having no loop."""
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
@@ -34,7 +37,7 @@ _MISFIT, _ROOM, _SETTLED, _CHUNKS = 0.03, 0.8, 0.8, 8
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
-READ, WRITTEN, STORED = "hbm read", "hbm written", "stored"
+READ, WRITTEN, STORED, HELD, QUEUED = "hbm read", "hbm written", "stored", "held by the L1", "queued"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ class Leaps:
 
     def __init__(self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums]) -> None:
         self._units, self._memory, self._sums = units, memory, sums
+        self._at_once = at_once
         self._stretch, self._span, self._whole = _stretches(units, order, at_once)
+        # Until every plane has had a block its tiles are new to the L2.
+        self._from = 0 if order.name in BY_PLANES else units.count // units.rows
         self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
         self._times: list[int] = []
@@ -91,19 +97,19 @@ class Leaps:
         stretches = (self._units.count - block) // self._stretch - self._tail
         stretches -= stretches % self._whole
         alike = ALIKE_TIME if self._units.loops else ALIKE_TIME / 2
-        if stretches < 1 or abs(times[1] - times[0]) > alike * times[1]:
+        if stretches < 1 or block < self._from or abs(times[1] - times[0]) > alike * times[1]:
             return None
         in_l2 = self._stays(block)
-        added, earlier = ({name: b.sums[name] - a.sums.get(name, 0) for name in b.sums} for a, b in
-                          ((middle, last), (before, middle)))  # fmt: skip
-        if not (self._alike(earlier, added, in_l2) and (in_l2 or self._settled(middle, last))):
+        earlier, later = (_added(a, b) for a, b in ((before, middle), (middle, last)))
+        if not (self._alike(earlier, later, in_l2) and self._settled(middle, last, later, in_l2)):
             return None
+        share = stretches / (2 * self._span)
         count = self._units.count
         self.leap = Leap(
             count - stretches * self._stretch,
             count,
-            stretches * times[1] / self._span,
-            {name: stretches * value / self._span for name, value in added.items()},
+            share * (last.mean_ps - before.mean_ps),
+            {name: share * value for name, value in _added(before, last).items()},
             in_l2,
         )
         return self.leap
@@ -127,10 +133,15 @@ class Leaps:
         l2 = self._memory.l2
         return l2 is not None and self._units.shared_bytes(block, block + self._stretch) <= _ROOM * l2.room_bytes
 
-    def _settled(self, middle: _Seen, last: _Seen) -> bool:
-        """Whether blocks have drifted no further apart in the last span."""
-        apart = LEAST_SPREAD * (last.mean_ps - middle.mean_ps) / self._span
-        return last.spread_ps <= max(SETTLED_SPREAD * middle.spread_ps, apart)
+    def _settled(self, middle: _Seen, last: _Seen, added: Sums, in_l2: bool) -> bool:
+        """Whether blocks have drifted no further apart in the last span, or that is no matter: where what they share
+        stays in the L2, and they do not wait for HBM or are as far apart as can be."""
+        time_ps = last.mean_ps - middle.mean_ps
+        each_ps = time_ps / self._span
+        if last.spread_ps <= max(SETTLED_SPREAD * middle.spread_ps, LEAST_SPREAD * each_ps):
+            return True
+        waits = added[QUEUED] > NO_WAIT * self._at_once * time_ps
+        return in_l2 and (not waits or last.spread_ps >= FAR_APART * each_ps)
 
     def _alike(self, before: Sums, after: Sums, in_l2: bool) -> bool:
         """Whether HBM was asked for the same in two spans, and what is stored is written, so that it will be."""
@@ -141,22 +152,33 @@ class Leaps:
         return self._memory.l2 is None or after[WRITTEN] >= _SETTLED * after[STORED]
 
 
+def _added(first: _Seen, last: _Seen) -> dict[object, float]:
+    return {name: value - first.sums.get(name, 0) for name, value in last.sums.items()}
+
+
 def _stretches(units: Units, order: GridOrder, at_once: int) -> tuple[int, int, int]:
     """(blocks of a stretch, stretches of a span, of how many stretches a leap is a multiple); no blocks where nothing
     repeats."""
     by_planes = order.name in BY_PLANES
     cycle = units.plane * units.shared_by
+    stretches = units.count // at_once
+    # A longer launch is judged by more of it.
+    longer = min(MOST_BLOCKS // at_once, stretches // 16)
     if order.name == "persistent":
         return 0, 1, 1
     if not units.alike:
-        return (cycle * -(-at_once // cycle), 2, 1) if by_planes else (0, 1, 1)
-    # A longer launch is judged by more of it.
-    stretches = units.count // at_once
+        of_planes = cycle * -(-at_once // cycle)
+        return (of_planes, max(FEWEST, min(MOST, units.count // of_planes // 16)), 1) if by_planes else (0, 1, 1)
     if not units.loops:
         planes = min(-(-cycle // at_once), stretches // 8)
-        return at_once, max(1, planes, min(4 * MOST, stretches // 16)), 1
-    most = max(FEWEST, min(MOST, stretches // 32))
-    if not (by_planes and cycle > at_once):
+        return at_once, max(1, planes, min(4 * MOST, stretches // 16), longer), 1
+    if not by_planes and units.ragged:
+        # The last rows of all planes come at once.
+        return 0, 1, 1
+    most = max(FEWEST, min(MOST, stretches // 32), longer)
+    if not by_planes:
+        cycle = units.plane * order.planes if order.planes else units.count // units.rows
+    if cycle <= at_once:
         return at_once, most, 1
     # Whole planes in whole stretches, as nearly as may be.
     misfits = {}

@@ -9,8 +9,7 @@ block, a timeout a trip.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +22,9 @@ from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
 from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
-from memsim.machine.leaps import READ, STORED, WRITTEN, Leap, Leaps, Sums
+from memsim.machine.leaps import HELD, READ, STORED, WRITTEN, Leap, Leaps, Sums
 from memsim.machine.levels import Memory
-from memsim.machine.moving import HELD, Moving, Sm, Steps
+from memsim.machine.moving import HELD as FOUND, Moving, Sm, Steps
 from memsim.machine.pace import Pace
 from memsim.machine.paced_shares import clock_after, shares, waiting_share
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
@@ -97,7 +96,6 @@ class PacedRun(Moving):
         self._lockstep = self._goes_in_step()
         leaps = Leaps(self._units, order, slots, memory, self._sums)
         self._leaps = leaps if leaps.possible and not full else None
-        self._takers: deque[Sm] = deque(maxlen=slots)
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
 
@@ -251,7 +249,6 @@ class PacedRun(Moving):
         """The next block; it may show that others can be left out."""
         block = self._handout.take()
         if block is not None and self._leaps is not None:
-            self._takers.append(sm)
             leap = self._leaps.see(block, int(self._env.now))
             if leap is not None:
                 self._handout.leave_out(leap.last - leap.first)
@@ -265,10 +262,12 @@ class PacedRun(Moving):
             WRITTEN: memory.hbm.write_bytes,
             STORED: self._store_bytes,
             "queued": self._queued_ps,
+            HELD: self.l1_hit_bytes,
         }
         sums |= {("time", key): steps.time_ps for key, steps in self._steps.items()}
         for tensor, tally in memory.tallies.items():
             sums["missed", tensor] = tally.missed_bytes
+            sums["read", tensor] = tally.read_bytes
         return sums
 
     def _account(self, leap: Leap) -> None:
@@ -279,8 +278,10 @@ class PacedRun(Moving):
         self._fill_bytes += fill
         self._store_bytes += store
         self._queued_ps += round(sums["queued"])
-        hits = self._l1_pass(leap) if self._plain else {}
-        self.l1_hit_bytes += sum(hits.values())
+        # Who finds what in its L1 is a matter of who takes which block, so that share goes on.
+        hits = self._hits(leap, filled) if self._plain else {}
+        held = sum(hits.values()) if memory.l2 is not None else round(sums[HELD])
+        self.l1_hit_bytes += held
         for key, steps in self._steps.items():
             steps.time_ps += round(sums.get(("time", key), 0))
         for tensor, tally in memory.tallies.items():
@@ -290,28 +291,19 @@ class PacedRun(Moving):
             if not leap.in_l2:
                 tally.missed_bytes += round(sums.get(("missed", tensor), 0))
         if memory.l2 is None:
-            memory.hbm.owe(fill - sum(hits.values()), store)
+            memory.hbm.owe(fill - held, store)
         elif not leap.in_l2:
             # What is stored is written, sooner or later.
             spilled = max(0, round(sums[WRITTEN]) - store) if self._compiled.spilled_bytes else 0
             memory.hbm.owe(round(sums[READ]), store + spilled)
 
-    def _l1_pass(self, leap: Leap) -> dict[str, int]:
-        """Bytes of each tensor that the L1s have of what blocks that were left out load, the SMs taking them in the
-        order in which they last did."""
-        takers = list(self._takers)
-        found = dict.fromkeys(self._shared, 0)
-        loads = [(number, code == STORE) for code, number in self._block_steps if code != LOOP]
-        for block in range(leap.first, leap.last):
-            take = takers[(block - leap.first) % len(takers)].l1.take
-            unit = self._units[block]
-            for number, stores in loads:
-                address, n_bytes = unit.moves[number]
-                if stores:
-                    take(address, n_bytes)
-                elif self._accesses[number].shared:
-                    found[self._accesses[number].tensor] += take(address, n_bytes)
-        return found
+    def _hits(self, leap: Leap, filled: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of each tensor that blocks ask for and their L1s have, of blocks that were left out: what the L2 was
+        not asked for of those before them."""
+        return {
+            tensor: min(filled.get(tensor, 0), max(0, filled.get(tensor, 0) - round(leap.sums.get(("read", tensor), 0))))
+            for tensor in self._shared
+        }
 
     def _unit(self, sm: Sm, unit: Unit, block: int) -> Generator[simpy.Event, Any, None]:
         """What a block does for one place in the grid."""
@@ -323,7 +315,7 @@ class PacedRun(Moving):
         for code, number in self._block_steps:
             if code == ISSUE:
                 source, queued = self._load(sm, accesses[number], *unit.moves[number])
-                cold, late = cold or source != HELD, max(late, queued)
+                cold, late = cold or source != FOUND, max(late, queued)
             elif code == LOOP:
                 if not entered:
                     entered = True

@@ -105,6 +105,16 @@ class Units:
         """Over how many planes in a row blocks ask for the same tiles."""
         return max((move.most_divisor for move in self._moves()), default=1)
 
+    @property
+    def rows(self) -> int:
+        """Units along the first axis of the grid."""
+        return self._plan.axes[0][1]
+
+    @property
+    def ragged(self) -> bool:
+        """Whether units may move different bytes outside their loops."""
+        return any(move.same_bytes is None for move in self._plan.body.moves)
+
     def totals(self, first: int, last: int) -> tuple[dict[str, int], int]:
         """Bytes that the units from the first to before the last fill, of each tensor, and store."""
         plane = self.plane
