@@ -31,9 +31,12 @@ NO_WAIT, FAR_APART = 0.01, 0.25
 which blocks are apart that are handed out evenly (1 / √12 = 0.29) or nearly so."""
 FEWEST, MOST, MOST_BLOCKS = 2, 8, 128
 """Stretches of a span where all blocks are alike; four times the most where blocks are short, having no loop."""
+FEWEST_OF_L1 = 4096
+"""Blocks of a launch, at least, of which some are left out where L1s have some of what blocks ask for: how much depends
+on which SM takes which block, of which the few of a span say little."""
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
-_MISFIT, _ROOM, _SETTLED, _CHUNKS = 0.03, 0.8, 0.8, 8
+_MISFIT, _ROOM, _SETTLED, _CHUNKS, _FINELY, _REACH = 0.03, 0.8, 0.8, 8, 16, 8
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
@@ -63,14 +66,19 @@ class _Seen:
 
 class Leaps:
     """Watches the blocks of a launch as they are handed out. `at_once` run at a time; `sums` says what blocks have
-    added to so far, HBM's bytes among it."""
+    added to so far, HBM's bytes among it; `in_l1`, whether L1s have some of what blocks ask for."""
 
-    def __init__(self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums]) -> None:
+    def __init__(
+        self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums], *, in_l1: bool
+    ) -> None:
         self._units, self._memory, self._sums = units, memory, sums
-        self._at_once = at_once
+        self._at_once, self._in_l1 = at_once, in_l1
         self._stretch, self._span, self._whole = _stretches(units, order, at_once)
         # Until every plane has had a block its tiles are new to the L2.
-        self._from = 0 if order.name in BY_PLANES else units.count // units.rows
+        planes = units.count // units.rows
+        self._from = 0 if order.name in BY_PLANES else planes
+        # Blocks among which tiles are asked for again.
+        self._apart = max(self._stretch, min(units.count, planes if order.name not in BY_PLANES else 0))
         self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
         self._times: list[int] = []
@@ -79,7 +87,8 @@ class Leaps:
     @property
     def possible(self) -> bool:
         """Whether the launch has blocks enough to leave some out, and an order in which they repeat."""
-        return 0 < self._stretch * (2 * self._span + 1 + self._tail + self._whole) <= self._units.count
+        least = self._stretch * (2 * self._span + 1 + self._tail + self._whole)
+        return 0 < least <= self._units.count >= (FEWEST_OF_L1 if self._in_l1 else 0)
 
     def see(self, block: int, now: int) -> Leap | None:
         """A block is handed out now; the blocks to leave out, once."""
@@ -122,16 +131,30 @@ class Leaps:
             return
         filled, stored = self._units.totals(leap.first, leap.last)
         moved = max(1, sum(filled.values()) + stored)
-        some = max(self._stretch, (leap.last - leap.first) * l2.room_bytes // (_CHUNKS * moved))
         over = PassOver(l2, self._units, spill)
-        for first in range(leap.first, leap.last, some):
-            ledger = over.units(first, min(leap.last, first + some))
+        if self._in_l1:
+            # Tiles that the L1s still have are old in the L2, or gone.
+            reach = min(self._units.plane, _REACH * self._stretch)
+            self._memory.hbm.owe(0, over.ask(max(0, leap.first - reach), leap.first).write_bytes)
+        fine = self._at_once
+        coarse = max(fine, (leap.last - leap.first) * l2.room_bytes // (_CHUNKS * moved))
+        # The last ones, which leave the L2 as it is, block by block as they run.
+        finely = leap.last - min(leap.last - leap.first, _FINELY * coarse)
+        first = leap.first
+        while first < leap.last:
+            last = min(first + coarse, finely) if first < finely else min(first + fine, leap.last)
+            ledger = over.units(first, last)
             self._memory.hbm.owe(ledger.read_bytes, ledger.write_bytes)
+            first = last
 
     def _stays(self, block: int) -> bool:
         """Whether what blocks of a stretch share finds room in the L2, beside what they do not."""
         l2 = self._memory.l2
-        return l2 is not None and self._units.shared_bytes(block, block + self._stretch) <= _ROOM * l2.room_bytes
+        if l2 is None:
+            return False
+        first = min(block, self._units.count - self._apart)
+        shared, once = self._units.touched(first, first + self._apart)
+        return shared + once // l2.partitions <= _ROOM * l2.room_bytes
 
     def _settled(self, middle: _Seen, last: _Seen, added: Sums, in_l2: bool) -> bool:
         """Whether blocks have drifted no further apart in the last span, or that is no matter: where what they share
@@ -170,14 +193,15 @@ def _stretches(units: Units, order: GridOrder, at_once: int) -> tuple[int, int, 
         of_planes = cycle * -(-at_once // cycle)
         return (of_planes, max(FEWEST, min(MOST, units.count // of_planes // 16)), 1) if by_planes else (0, 1, 1)
     if not units.loops:
-        planes = min(-(-cycle // at_once), stretches // 8)
-        return at_once, max(1, planes, min(4 * MOST, stretches // 16), longer), 1
-    if not by_planes and units.ragged:
-        # The last rows of all planes come at once.
+        whole = min(-(-cycle // at_once), stretches // 8)
+        return at_once, max(1, whole, min(4 * MOST, stretches // 16), 4 * longer), 1
+    planes = units.count // units.rows
+    if not by_planes and (units.ragged or planes % (order.planes or planes)):
+        # The last rows of all planes come at once, or the last section has fewer.
         return 0, 1, 1
     most = max(FEWEST, min(MOST, stretches // 32), longer)
     if not by_planes:
-        cycle = units.plane * order.planes if order.planes else units.count // units.rows
+        cycle = units.rows * order.planes if order.planes else planes
     if cycle <= at_once:
         return at_once, most, 1
     # Whole planes in whole stretches, as nearly as may be.

@@ -94,7 +94,7 @@ class PacedRun(Moving):
         self._paces: dict[tuple[int, bool], Pace] = {}
         self._lockstep = False
         self._lockstep = self._goes_in_step()
-        leaps = Leaps(self._units, order, slots, memory, self._sums)
+        leaps = Leaps(self._units, order, slots, memory, self._sums, in_l1=plain)
         self._leaps = leaps if leaps.possible and not full else None
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
@@ -293,9 +293,11 @@ class PacedRun(Moving):
         if memory.l2 is None:
             memory.hbm.owe(fill - held, store)
         elif not leap.in_l2:
-            # What is stored is written, sooner or later.
-            spilled = max(0, round(sums[WRITTEN]) - store) if self._compiled.spilled_bytes else 0
-            memory.hbm.owe(round(sums[READ]), store + spilled)
+            # What is stored is written, sooner or later: a sector of two tiles once, and what spills besides.
+            written = round(sums[WRITTEN])
+            if not self._units.parts_sectors:
+                written = max(store, written) if self._compiled.spilled_bytes else store
+            memory.hbm.owe(round(sums[READ]), written)
 
     def _hits(self, leap: Leap, filled: Mapping[str, int]) -> dict[str, int]:
         """Bytes of each tensor that blocks ask for and their L1s have, of blocks that were left out: what the L2 was

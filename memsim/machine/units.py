@@ -16,7 +16,7 @@ import numpy as np
 from memsim.grid import BY_PLANES, GridOrder, Ints
 from memsim.machine.l2 import Access
 from memsim.machine.plan import ISSUE, LOOP, STORE, BodyPlan, LaunchPlan, Move
-from memsim.trace import Bound
+from memsim.trace import SECTOR_BYTES, Bound
 
 # Places worked out together, and how many such groups are kept: blocks in flight are near one another.
 _TOGETHER, _KEPT = 1024, 4
@@ -80,6 +80,7 @@ class Units:
         self._stride_of = stride_of
         self.loops: list[BodyPlan] = [step[1] for step in plan.body.steps if step[0] == LOOP]
         self._stored = [{step[1] for step in body.steps if step[0] == STORE} for body in self.loops]
+        self._stored_outside = {step[1] for step in plan.body.steps if step[0] == STORE}
         self._strides: dict[int, int] = {}
         self._pieces: dict[tuple[int, ...], _Cut] = {}
         self._groups: OrderedDict[int, list[Unit]] = OrderedDict()
@@ -133,14 +134,34 @@ class Units:
                         filled[moved.access.tensor] = filled.get(moved.access.tensor, 0) + n_bytes
         return filled, stored
 
-    def shared_bytes(self, first: int, last: int) -> int:
-        """Bytes of different tiles that some of the units share, or other units with them."""
-        return sum(
-            int(moved.bytes[place])
-            for moved in self.moved(first, last)
-            if moved.access.shared
-            for place in {address: place for place, address in enumerate(moved.addresses.tolist())}.values()
+    def touched(self, first: int, last: int) -> tuple[int, int]:
+        """Bytes of different tiles that some of the units share, or other units with them, and of those they do not."""
+        shared = once = 0
+        for moved in self.moved(first, last):
+            if not moved.access.shared:
+                once += int(moved.bytes.sum())
+                continue
+            # Under a mask some blocks ask for fewer of them.
+            largest: dict[int, int] = {}
+            for address, n_bytes in zip(moved.addresses.tolist(), moved.bytes.tolist(), strict=True):
+                largest[address] = max(n_bytes, largest.get(address, 0))
+            shared += sum(largest.values())
+        return shared, once
+
+    @property
+    def parts_sectors(self) -> bool:
+        """Whether tiles that lie side by side may store parts of the same sector."""
+        return any(
+            access.row_bytes != access.row_stride and (access.row_bytes % SECTOR_BYTES or access.row_stride % SECTOR_BYTES)
+            for access, stores in self.accesses()
+            if stores
         )
+
+    def accesses(self) -> Iterator[tuple[Access, bool]]:
+        """How each load or store touches its tensor, and whether it stores."""
+        for body, stored in zip((self._plan.body, *self.loops), (self._stored_outside, *self._stored), strict=True):
+            for number, move in enumerate(body.moves):
+                yield move.access, number in stored
 
     def _plane(self) -> int:
         """The units that lie in one plane, side by side in the grid: those that differ in which of its rows or columns

@@ -60,6 +60,17 @@ class PassOver:
         self._young = touched
         return ledger
 
+    def ask(self, first: int, last: int) -> Ledger:
+        """Ask for the tiles that units share, and for nothing else."""
+        ledger = Ledger()
+        with self._l2.beside(ledger):
+            for moved in self._units.moved(first, last):
+                if moved.access.shared and not moved.stores:
+                    for address, n_bytes in _tiles(moved):
+                        for side in range(self._l2.partitions):
+                            self._l2.read_shared(0, address, n_bytes, side)
+        return ledger
+
     def _touch(self, moved: Moved, ledger: Ledger) -> set[int]:
         """Tiles that several blocks ask for: the L2 has them from now on."""
         l2, touched = self._l2, set()
