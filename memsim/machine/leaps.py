@@ -12,11 +12,13 @@ matter of time: HBM is asked for as much as in the span before, and only blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, pstdev
 
 from memsim.grid import BY_PLANES, GridOrder
+from memsim.machine.l2 import LEAST_PIECE_BYTES
 from memsim.machine.levels import Memory
 from memsim.machine.units import Units
 from memsim.machine.untimed import PassOver
@@ -36,11 +38,12 @@ FEWEST_OF_L1 = 4096
 on which SM takes which block, of which the few of a span say little."""
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
-_MISFIT, _ROOM, _SETTLED, _CHUNKS, _FINELY, _REACH = 0.03, 0.8, 0.8, 8, 16, 8
+_MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES, _CHUNKS, _FINELY, _REACH = 0.03, 0.8, 0.8, 0.05, 2, 8, 16, 8
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
-READ, WRITTEN, STORED, HELD, QUEUED = "hbm read", "hbm written", "stored", "held by the L1", "queued"
+READ, WRITTEN, STORED, HELD = "hbm read", "hbm written", "stored", "held by the L1"
+QUEUED, UNEVEN = "queued", "at another pace than most"
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,24 @@ class _Seen:
 
 class Leaps:
     """Watches the blocks of a launch as they are handed out. `at_once` run at a time; `sums` says what blocks have
-    added to so far, HBM's bytes among it; `in_l1`, whether L1s have some of what blocks ask for."""
+    added to so far, HBM's bytes among it; their SMs are on so many `sides` of the L2; `in_l1` says whether L1s have
+    some of what they ask for, `spills` whether their threads spill."""
 
     def __init__(
-        self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums], *, in_l1: bool
-    ) -> None:
+        self, units: Units, order: GridOrder, at_once: int, memory: Memory, sums: Callable[[], Sums], *,
+        sides: int, in_l1: bool, spills: bool,
+    ) -> None:  # fmt: skip
         self._units, self._memory, self._sums = units, memory, sums
-        self._at_once, self._in_l1 = at_once, in_l1
+        self._at_once, self._sides, self._in_l1, self._spills = at_once, sides, in_l1, spills
         self._stretch, self._span, self._whole = _stretches(units, order, at_once)
         # Until every plane has had a block its tiles are new to the L2.
         planes = units.count // units.rows
         self._from = 0 if order.name in BY_PLANES else planes
         # Blocks among which tiles are asked for again.
         self._apart = max(self._stretch, min(units.count, planes if order.name not in BY_PLANES else 0))
+        repeating = order.name in BY_PLANES and units.alike and units.loops
+        self._cycle = units.plane * units.shared_by if repeating else 0
+        self._shared = {access.tensor for access, _ in units.accesses() if access.shared}
         self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
         self._times: list[int] = []
@@ -102,26 +110,49 @@ class Leaps:
         if len(self._seen) <= 2 * self._span:
             return None
         before, middle, last = (self._seen[-1 - n * self._span] for n in (2, 1, 0))
-        times = middle.mean_ps - before.mean_ps, last.mean_ps - middle.mean_ps
         stretches = (self._units.count - block) // self._stretch - self._tail
         stretches -= stretches % self._whole
-        alike = ALIKE_TIME if self._units.loops else ALIKE_TIME / 2
-        if stretches < 1 or block < self._from or abs(times[1] - times[0]) > alike * times[1]:
+        if stretches < 1 or block < self._from or not self._alike_in_time():
             return None
         in_l2 = self._stays(block)
         earlier, later = (_added(a, b) for a, b in ((before, middle), (middle, last)))
-        if not (self._alike(earlier, later, in_l2) and self._settled(middle, last, later, in_l2)):
+        if not (self._alike_in_bytes(earlier, later, in_l2) and self._settled(middle, last, later, in_l2)):
             return None
         share = stretches / (2 * self._span)
-        count = self._units.count
-        self.leap = Leap(
-            count - stretches * self._stretch,
-            count,
-            share * (last.mean_ps - before.mean_ps),
-            {name: share * value for name, value in _added(before, last).items()},
-            in_l2,
-        )
+        first, count = self._units.count - stretches * self._stretch, self._units.count
+        sums = {name: share * value for name, value in _added(before, last).items()}
+        if not in_l2:
+            self._spread_over_planes(sums, first, count)
+        self.leap = Leap(first, count, share * (last.mean_ps - before.mean_ps), sums, in_l2)
         return self.leap
+
+    def _spread_over_planes(self, sums: dict[object, float], first: int, last: int) -> None:
+        """Have the blocks left out ask HBM for what they share once for each row of planes at hand, as those before."""
+        planes = sum(self._planes(at, at + self._stretch) for at in range(first, last, self._stretch))
+        missed = planes * fmean(self._missed(n) for n in range(-2 * self._span, 0))
+        names = [("missed", tensor) for tensor in self._shared]
+        as_before = sum(sums.get(name, 0) for name in names)
+        sums[READ] += missed - as_before
+        for name in names if as_before else ():
+            sums[name] = sums.get(name, 0) * missed / as_before
+
+    def _alike_in_time(self) -> bool:
+        """Whether two spans took the same time, and each stretch of one what the same of the other did."""
+        seen, span = self._seen, self._span
+        times = [seen[n].mean_ps - seen[n - 1].mean_ps for n in range(-2 * span, 0)]
+        return _repeat(times, span, ALIKE_TIME if self._units.loops else ALIKE_TIME / 2)
+
+    def _missed(self, n: int) -> float:
+        """What the L2 lacked in a stretch of tiles that blocks share, for each row of planes that they are from."""
+        # What blocks of the stretch before asked for meanwhile.
+        first = (len(self._seen) + n - 1) * self._stretch
+        now, then = (sum(of.sums.get(("missed", tensor), 0) for tensor in self._shared) for of in
+                     (self._seen[n], self._seen[n - 1]))  # fmt: skip
+        return (now - then) / self._planes(first, first + self._stretch)
+
+    def _planes(self, first: int, last: int) -> int:
+        """Over how many rows of planes with the same tiles blocks spread that run at once."""
+        return (last - 1) // self._cycle - first // self._cycle + 1 if self._cycle else 1
 
     def pass_over(self, spill: Callable[[int], object]) -> None:
         """Do to the L2 what the blocks that were left out do, and count what HBM is asked for. `spill` does what a
@@ -131,7 +162,7 @@ class Leaps:
             return
         filled, stored = self._units.totals(leap.first, leap.last)
         moved = max(1, sum(filled.values()) + stored)
-        over = PassOver(l2, self._units, spill)
+        over = PassOver(l2, self._units, self._sides, spill)
         if self._in_l1:
             # Tiles that the L1s still have are old in the L2, or gone.
             reach = min(self._units.plane, _REACH * self._stretch)
@@ -163,16 +194,28 @@ class Leaps:
         each_ps = time_ps / self._span
         if last.spread_ps <= max(SETTLED_SPREAD * middle.spread_ps, LEAST_SPREAD * each_ps):
             return True
-        waits = added[QUEUED] > NO_WAIT * self._at_once * time_ps
+        waits = added[QUEUED] + added[UNEVEN] > NO_WAIT * self._at_once * time_ps
         return in_l2 and (not waits or last.spread_ps >= FAR_APART * each_ps)
 
-    def _alike(self, before: Sums, after: Sums, in_l2: bool) -> bool:
+    def _alike_in_bytes(self, before: Sums, after: Sums, in_l2: bool) -> bool:
         """Whether HBM was asked for the same in two spans, and what is stored is written, so that it will be."""
-        for name in (WRITTEN,) if in_l2 else (READ, WRITTEN):
-            then, now = before[name], after[name]
-            if abs(now - then) > (ALIKE_WRITTEN if name == WRITTEN else ALIKE_BYTES) * max(now, then):
-                return False
-        return self._memory.l2 is None or after[WRITTEN] >= _SETTLED * after[STORED]
+        then, stored, written = before[WRITTEN], after[STORED], after[WRITTEN]
+        if abs(written - then) > ALIKE_WRITTEN * max(written, then):
+            return False
+        if self._memory.l2 is None:
+            return True
+        if not in_l2 and not _repeat([self._missed(n) for n in range(-2 * self._span, 0)], self._span, ALIKE_BYTES / 2):
+            return False
+        # More is written of what launches before have left, or spilled, which goes on.
+        most = stored * (1 + _BACKLOG) + _PIECES * LEAST_PIECE_BYTES
+        return written >= _SETTLED * stored and (self._spills or written <= most)
+
+
+def _repeat(values: Sequence[float], span: int, alike: float) -> bool:
+    """Whether the second half of them repeats the first: in all, and one by one as far as that could be chance."""
+    apart = [after - before for before, after in zip(values[:span], values[span:], strict=True)]
+    most = alike * abs(fmean(values))
+    return abs(fmean(apart)) <= most and pstdev(apart) <= 2 * most * sqrt(span)
 
 
 def _added(first: _Seen, last: _Seen) -> dict[object, float]:

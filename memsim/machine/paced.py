@@ -22,7 +22,7 @@ from memsim.machine.compiled import Compiled
 from memsim.machine.handout import Handout
 from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
-from memsim.machine.leaps import HELD, READ, STORED, WRITTEN, Leap, Leaps, Sums
+from memsim.machine.leaps import HELD, QUEUED, READ, STORED, UNEVEN, WRITTEN, Leap, Leaps, Sums
 from memsim.machine.levels import Memory
 from memsim.machine.moving import HELD as FOUND, Moving, Sm, Steps
 from memsim.machine.pace import Pace
@@ -94,7 +94,10 @@ class PacedRun(Moving):
         self._paces: dict[tuple[int, bool], Pace] = {}
         self._lockstep = False
         self._lockstep = self._goes_in_step()
-        leaps = Leaps(self._units, order, slots, memory, self._sums, in_l1=plain)
+        leaps = Leaps(
+            self._units, order, slots, memory, self._sums, sides=min(memory.sides, len(self._sms)),
+            in_l1=plain, spills=compiled.spilled_bytes > 0,
+        )  # fmt: skip
         self._leaps = leaps if leaps.possible and not full else None
         self._last_end_ps = int(env.now)
         self.end_ps = int(env.now)
@@ -261,7 +264,8 @@ class PacedRun(Moving):
             READ: memory.hbm.read_bytes,
             WRITTEN: memory.hbm.write_bytes,
             STORED: self._store_bytes,
-            "queued": self._queued_ps,
+            QUEUED: self._queued_ps,
+            UNEVEN: sum(self._uneven_ps(key) for key in self._steps),
             HELD: self.l1_hit_bytes,
         }
         sums |= {("time", key): steps.time_ps for key, steps in self._steps.items()}
@@ -270,6 +274,15 @@ class PacedRun(Moving):
             sums["read", tensor] = tally.read_bytes
         return sums
 
+    def _uneven_ps(self, key: int) -> float:
+        """By how much blocks that went at a pace would have taken more or less with all slots taken and tiles in the
+        L2: as long as they drift apart, that changes."""
+        steps, usual = self._steps[key], self._steps.get(2 * self._per_sm)
+        if usual is None:
+            return steps.time_ps
+        of, than = (each.trips[0] or each.enter + each.exit for each in (steps, usual))
+        return steps.time_ps * abs(1.0 - than / max(1, of))
+
     def _account(self, leap: Leap) -> None:
         """Add what blocks that were left out would have."""
         memory, sums = self._memory, leap.sums
@@ -277,7 +290,7 @@ class PacedRun(Moving):
         fill = sum(filled.values())
         self._fill_bytes += fill
         self._store_bytes += store
-        self._queued_ps += round(sums["queued"])
+        self._queued_ps += round(sums[QUEUED])
         # Who finds what in its L1 is a matter of who takes which block, so that share goes on.
         hits = self._hits(leap, filled) if self._plain else {}
         held = sum(hits.values()) if memory.l2 is not None else round(sums[HELD])
@@ -303,7 +316,9 @@ class PacedRun(Moving):
         """Bytes of each tensor that blocks ask for and their L1s have, of blocks that were left out: what the L2 was
         not asked for of those before them."""
         return {
-            tensor: min(filled.get(tensor, 0), max(0, filled.get(tensor, 0) - round(leap.sums.get(("read", tensor), 0))))
+            tensor: min(
+                filled.get(tensor, 0), max(0, filled.get(tensor, 0) - round(leap.sums.get(("read", tensor), 0)))
+            )
             for tensor in self._shared
         }
 

@@ -152,7 +152,8 @@ class Units:
     def parts_sectors(self) -> bool:
         """Whether tiles that lie side by side may store parts of the same sector."""
         return any(
-            access.row_bytes != access.row_stride and (access.row_bytes % SECTOR_BYTES or access.row_stride % SECTOR_BYTES)
+            access.row_bytes != access.row_stride
+            and (access.row_bytes % SECTOR_BYTES or access.row_stride % SECTOR_BYTES)
             for access, stores in self.accesses()
             if stores
         )

@@ -35,12 +35,13 @@ class Ledger:
 class PassOver:
     """Has an L2 seen blocks that no time is spent on, a row of units after another.
 
-    Tiles that several blocks ask for are touched once from each side, in the order in which they are asked for last;
-    what a launch touches once, in stretches of memory. `spill` does what a block does that runs out of registers.
+    Tiles that several blocks ask for are touched once from each of so many `sides`, in the order in which they are
+    asked for last; what a launch touches once, in stretches of memory. `spill` does what a block does that runs out of
+    registers.
     """
 
-    def __init__(self, l2: L2, units: Units, spill: Callable[[int], object] = lambda block: None) -> None:
-        self._l2, self._units, self._spill = l2, units, spill
+    def __init__(self, l2: L2, units: Units, sides: int, spill: Callable[[int], object] = lambda block: None) -> None:
+        self._l2, self._units, self._sides, self._spill = l2, units, range(sides), spill
         # Tiles of the row before: blocks that ask for them again keep them young meanwhile.
         self._young: set[int] = set()
 
@@ -67,7 +68,7 @@ class PassOver:
             for moved in self._units.moved(first, last):
                 if moved.access.shared and not moved.stores:
                     for address, n_bytes in _tiles(moved):
-                        for side in range(self._l2.partitions):
+                        for side in self._sides:
                             self._l2.read_shared(0, address, n_bytes, side)
         return ledger
 
@@ -81,7 +82,7 @@ class PassOver:
                 l2.write(0, moved.access, address, n_bytes)
                 continue
             before = ledger.read_bytes
-            missed = sum(l2.read_shared(0, address, n_bytes, side)[0] for side in range(l2.partitions))
+            missed = sum(l2.read_shared(0, address, n_bytes, side)[0] for side in self._sides)
             if address in self._young:
                 ledger.read_bytes = before
             else:
