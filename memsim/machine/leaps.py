@@ -28,7 +28,7 @@ ALIKE_TIME, ALIKE_BYTES, ALIKE_WRITTEN = 0.004, 0.01, 0.05
 for, and in what it is given, which goes by pieces of the L2."""
 SETTLED_SPREAD, LEAST_SPREAD = 1.02, 0.005
 """By what factor blocks may have drifted apart within a span, and what share of a stretch's time is no drift."""
-NO_WAIT, FAR_APART = 0.01, 0.25
+NO_WAIT, FAR_APART = 0.003, 0.25
 """What share of their time blocks wait for HBM at most for that to be no matter, and the share of a stretch's time by
 which blocks are apart that are handed out evenly (1 / √12 = 0.29) or nearly so."""
 FEWEST, MOST, MOST_BLOCKS = 2, 8, 128
@@ -36,9 +36,22 @@ FEWEST, MOST, MOST_BLOCKS = 2, 8, 128
 FEWEST_OF_L1 = 4096
 """Blocks of a launch, at least, of which some are left out where L1s have some of what blocks ask for: how much depends
 on which SM takes which block, of which the few of a span say little."""
+LEAST_MOVED_BYTES = 12 << 20
+"""Of a launch's HBM bytes: where it is less, a piece or two of the L2 more or fewer would be a per cent."""
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
-_MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES, _CHUNKS, _FINELY, _REACH = 0.03, 0.8, 0.8, 0.05, 2, 8, 16, 8
+_MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES, _CHUNKS, _FINELY, _REACH, _ANEW, _STRETCHES_OF_PLANES = (
+    0.03,
+    0.8,
+    0.8,
+    0.05,
+    2,
+    8,
+    16,
+    8,
+    0.5,
+    3,
+)
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
@@ -86,6 +99,8 @@ class Leaps:
         self._apart = max(self._stretch, min(units.count, planes if order.name not in BY_PLANES else 0))
         repeating = order.name in BY_PLANES and units.alike and units.loops
         self._cycle = units.plane * units.shared_by if repeating else 0
+        # Of different tiles that blocks at hand share, for each row of planes.
+        self._tile_bytes = 0.0
         self._shared = {access.tensor for access, _ in units.accesses() if access.shared}
         self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
@@ -128,7 +143,10 @@ class Leaps:
 
     def _spread_over_planes(self, sums: dict[object, float], first: int, last: int) -> None:
         """Have the blocks left out ask HBM for what they share once for each row of planes at hand, as those before."""
-        planes = sum(self._planes(at, at + self._stretch) for at in range(first, last, self._stretch))
+        every = range(first // self._stretch * self._stretch, last, self._stretch)
+        planes = sum(self._planes(at, min(last, at + self._stretch)) for at in every)
+        if first > every[0]:
+            planes -= self._planes(every[0], first)
         missed = planes * fmean(self._missed(n) for n in range(-2 * self._span, 0))
         names = [("missed", tensor) for tensor in self._shared]
         as_before = sum(sums.get(name, 0) for name in names)
@@ -185,17 +203,19 @@ class Leaps:
             return False
         first = min(block, self._units.count - self._apart)
         shared, once = self._units.touched(first, first + self._apart)
+        self._tile_bytes = shared / self._planes(first, first + self._apart)
         return shared + once // l2.partitions <= _ROOM * l2.room_bytes
 
     def _settled(self, middle: _Seen, last: _Seen, added: Sums, in_l2: bool) -> bool:
         """Whether blocks have drifted no further apart in the last span, or that is no matter: where what they share
         stays in the L2, and they do not wait for HBM or are as far apart as can be."""
-        time_ps = last.mean_ps - middle.mean_ps
-        each_ps = time_ps / self._span
-        if last.spread_ps <= max(SETTLED_SPREAD * middle.spread_ps, LEAST_SPREAD * each_ps):
+        time_ps, span = last.mean_ps - middle.mean_ps, self._span
+        each_ps = time_ps / span
+        then, now = (fmean(seen.spread_ps for seen in of) for of in (self._seen[-2 * span : -span], self._seen[-span:]))
+        if now <= max(SETTLED_SPREAD * then, LEAST_SPREAD * each_ps):
             return True
         waits = added[QUEUED] + added[UNEVEN] > NO_WAIT * self._at_once * time_ps
-        return in_l2 and (not waits or last.spread_ps >= FAR_APART * each_ps)
+        return in_l2 and (not waits or now >= FAR_APART * each_ps)
 
     def _alike_in_bytes(self, before: Sums, after: Sums, in_l2: bool) -> bool:
         """Whether HBM was asked for the same in two spans, and what is stored is written, so that it will be."""
@@ -204,8 +224,17 @@ class Leaps:
             return False
         if self._memory.l2 is None:
             return True
-        if not in_l2 and not _repeat([self._missed(n) for n in range(-2 * self._span, 0)], self._span, ALIKE_BYTES / 2):
+        # An L2 writes by pieces, a few of which are much where little is moved in all.
+        moved = (after[READ] + written) * self._units.count / (self._span * self._stretch)
+        if moved < LEAST_MOVED_BYTES:
             return False
+        if not in_l2:
+            missed = [self._missed(n) for n in range(-2 * self._span, 0)]
+            # Tiles that most blocks found come anew with the next plane.
+            found = fmean(missed) < _ANEW * self._tile_bytes and self._span * self._stretch < self._cycle
+            short = 0 < self._cycle < _STRETCHES_OF_PLANES * self._stretch
+            if found or short or not _repeat(missed, self._span, ALIKE_BYTES / 4):
+                return False
         # More is written of what launches before have left, or spilled, which goes on.
         most = stored * (1 + _BACKLOG) + _PIECES * LEAST_PIECE_BYTES
         return written >= _SETTLED * stored and (self._spills or written <= most)
