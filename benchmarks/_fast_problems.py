@@ -15,8 +15,8 @@ from memsim import Attention, Gpu, Result, Tile, load_gpu, simulate
 from memsim.gpu import override
 from memsim.result import Launch, Total
 
-SMALLEST, LARGEST = 1_000, 24_000
-"""Of what is drawn: tile operations of flash, about; a full replay of the most takes a tenth of a second."""
+LARGEST = 14_000
+"""Steps of a launch, about, at most: a full replay of so many takes some hundredths of a second."""
 FLASH_TILES = (
     (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 32, 4, 3),
     (32, 64, 4, 2), (16, 64, 4, 2),
@@ -24,7 +24,6 @@ FLASH_TILES = (
 NAIVE_TILES = ((64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2))
 ORDERS = ("rows-fast",) * 4 + ("rows-reversed", "rows-reversed", "heads-fast", "longest-first", "head-sections",
                                "persistent")  # fmt: skip
-BY_TIME = ("time", "waiting", "busy")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,9 @@ def h200() -> Gpu:
     return load_gpu("h200")
 
 
-def machine_of(sms: int, l2_bytes: int | None, *, hbm: float = 1.0, l2: float = 1.0, dirty: float = 0.45) -> dict[str, Any]:
+def machine_of(
+    sms: int, l2_bytes: int | None, *, hbm: float = 1.0, l2: float = 1.0, dirty: float = 0.45
+) -> dict[str, Any]:
     """Fields of an H200 of so many SMs: HBM and L2 are as fast as their share of an H200's times `hbm` and `l2`; of the
     L2 the share `dirty` may be dirty."""
     whole = h200()
@@ -75,24 +76,23 @@ def draw(choose: Callable[[Sequence[Any]], Any]) -> Case:
     sms = choose((1, 1, 2, 2, 4, 8))
     size = choose((0.25, 0.5, 1, 1, 2, 4, None))
     machine = machine_of(
-        sms, None if size is None else int(size * 2**20), hbm=choose((0.3, 1, 1, 3)), l2=choose((1, 1, 0.5)),
+        sms, None if size is None else int(size * 2**20), hbm=choose((0.3, 1, 1, 3)),
+        l2=choose((1, 1, 1, 0.5)),
         dirty=choose((0.45, 0.45, 1.0)),
     )  # fmt: skip
     if algorithm == "naive":
         tile = Tile(*choose(NAIVE_TILES))
-        longest = 1024
     else:
         order = choose(ORDERS)
         path = choose(("pointer", "pointer", "pointer", "descriptor"))
         tile = Tile(*choose(FLASH_TILES), load_path=path, grid_order=order)
-        longest = 4096
-    seq_q = choose([n for n in (200, 256, 384, 500, 512, 777, 1024, 1501, 2048, 3000, 4096) if n <= longest])
-    seq_k = choose((seq_q, seq_q, seq_q, max(64, seq_q // 2 - 5), min(longest, 2 * seq_q)))
+    seq_q = choose((200, 256, 256, 384, 500, 512, 512, 777, 1024) + ((1501, 2048) if algorithm == "flash" else ()))
+    seq_k = choose((seq_q, seq_q, seq_q, max(64, seq_q // 2 - 5), 2 * seq_q))
     group = choose((1, 1, 2, 3, 4))
     rows, trips = -(-seq_q // tile.block_m), -(-seq_k // tile.block_n)
     each = rows * min(64, trips) if algorithm == "flash" else 4 * seq_q + 2 * rows * trips
     # As many heads as give the launch its size, in one of the ways to have them.
-    heads = max(1, int(choose((0.3, 0.6, 1.0)) * LARGEST / each))
+    heads = max(1, int(choose((0.5, 1.0, 1.0)) * LARGEST / each))
     batch = choose([n for n in (1, 2, 5) if n * group <= heads] or [1])
     kv_heads = max(1, min(200, heads // (batch * group)))
     problem = Attention(batch, kv_heads * group, kv_heads, seq_q, seq_k, head_dim, causal=causal)
