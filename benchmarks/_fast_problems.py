@@ -15,13 +15,13 @@ from memsim import Attention, Gpu, Result, Tile, load_gpu, simulate
 from memsim.gpu import override
 from memsim.result import Launch, Total
 
-LARGEST = 14_000
+LARGEST = 9_000
 """Steps of a launch, about, at most: a full replay of so many takes some hundredths of a second."""
-FLASH_TILES = (
-    (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 32, 4, 3),
-    (32, 64, 4, 2), (16, 64, 4, 2),
-)  # fmt: skip
-NAIVE_TILES = ((64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2))
+FLASH_TILES = ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 64, 8, 3), (32, 64, 4, 2),
+               (64, 32, 4, 3), (16, 64, 4, 2))  # fmt: skip
+NAIVE_TILES = ((64, 64, 4, 2), (128, 64, 8, 3))
+WIDE = ((64, 64, 4, 2), (128, 64, 8, 3))
+"""Tiles that are drawn with everything: head_dim 128, descriptors, a slower L2. A pace for each takes its time."""
 ORDERS = ("rows-fast",) * 4 + ("rows-reversed", "rows-reversed", "heads-fast", "longest-first", "head-sections",
                                "persistent")  # fmt: skip
 
@@ -71,21 +71,21 @@ def draw(choose: Callable[[Sequence[Any]], Any]) -> Case:
     """A case whose every part is one that `choose` takes of several."""
     algorithm = choose(("flash", "flash", "flash", "naive"))
     causal = choose((False, True))
-    head_dim = choose((64, 64, 128))
+    shape = choose(FLASH_TILES if algorithm == "flash" else NAIVE_TILES)
+    wide = shape in WIDE
+    head_dim = choose((64, 128)) if wide else 64
     # Powers of two, so that an SM's share of the L2's bandwidth is the same to the last bit, and with it its paces.
-    sms = choose((1, 1, 2, 2, 4, 8))
+    sms = choose((1, 2, 2, 4, 8))
     size = choose((0.25, 0.5, 1, 1, 2, 4, None))
     machine = machine_of(
-        sms, None if size is None else int(size * 2**20), hbm=choose((0.3, 1, 1, 3)),
-        l2=choose((1, 1, 1, 0.5)),
-        dirty=choose((0.45, 0.45, 1.0)),
+        sms, None if size is None else int(size * 2**20), hbm=choose((0.3, 1, 1, 3)) if size else 1,
+        l2=choose((1, 1, 0.5)) if wide and algorithm == "flash" else 1, dirty=choose((0.45, 0.45, 1.0)),
     )  # fmt: skip
     if algorithm == "naive":
-        tile = Tile(*choose(NAIVE_TILES))
+        tile = Tile(*shape)
     else:
-        order = choose(ORDERS)
-        path = choose(("pointer", "pointer", "pointer", "descriptor"))
-        tile = Tile(*choose(FLASH_TILES), load_path=path, grid_order=order)
+        path = choose(("pointer", "pointer", "descriptor")) if wide else "pointer"
+        tile = Tile(*shape, load_path=path, grid_order=choose(ORDERS))
     seq_q = choose((200, 256, 256, 384, 500, 512, 512, 777, 1024) + ((1501, 2048) if algorithm == "flash" else ()))
     seq_k = choose((seq_q, seq_q, seq_q, max(64, seq_q // 2 - 5), 2 * seq_q))
     group = choose((1, 1, 2, 3, 4))

@@ -40,18 +40,8 @@ LEAST_MOVED_BYTES = 12 << 20
 """Of a launch's HBM bytes: where it is less, a piece or two of the L2 more or fewer would be a per cent."""
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
-_MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES, _CHUNKS, _FINELY, _REACH, _ANEW, _STRETCHES_OF_PLANES = (
-    0.03,
-    0.8,
-    0.8,
-    0.05,
-    2,
-    8,
-    16,
-    8,
-    0.5,
-    3,
-)
+_MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES = 0.03, 0.8, 0.8, 0.05, 2
+_CHUNKS, _FINELY, _REACH, _ANEW, _STRETCHES_OF_PLANES, _LEAST_SPAN = 8, 16, 8, 0.5, 3, 4
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
@@ -229,6 +219,8 @@ class Leaps:
         if moved < LEAST_MOVED_BYTES:
             return False
         if not in_l2:
+            if self._from or (not self._units.alike and self._span < _LEAST_SPAN):
+                return False
             missed = [self._missed(n) for n in range(-2 * self._span, 0)]
             # Tiles that most blocks found come anew with the next plane.
             found = fmean(missed) < _ANEW * self._tile_bytes and self._span * self._stretch < self._cycle

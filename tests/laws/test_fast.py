@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from memsim import Attention, Launch, MemsimError, Tile, Total
-from memsim.machine import leaps, paced
-from memsim.machine.leaps import FEWEST_OF_L1, Leaps
-from memsim.machine.units import Units
 
 from .problems import scaled
 
@@ -113,6 +109,11 @@ WORST = {
     "one group": Case(
         "flash", Attention(1, 12, 3, 4096, 4096, 64), Tile(128, 128, 8, 2), machine_of(1, 2 * H, dirty=1.0), "warm"
     ),
+    # The same over three planes in a row: 5.5 % of bytes.
+    "three planes": Case(
+        "flash", Attention(5, 18, 6, 384, 768, 128, causal=True), Tile(64, 64, 4, 3, grid_order="rows-reversed"),
+        machine_of(1, H // 2, hbm=3),
+    ),
     # Beyond the L2, causal, blocks find now more, now less: 2 % of bytes.
     "beyond": Case(
         "flash", Attention(1, 42, 21, 1501, 3002, 128, causal=True), Tile(128, 64, 8, 3),
@@ -166,6 +167,6 @@ def test_random_problems() -> None:
     assert seen["all"] >= 0.95 * scaled(1000)
     share = scaled(1000) / 1000
     # A test in which nothing is left out tests nothing.
-    for of, least in (("left out", 250), ("causal", 60), ("full", 60), ("flash", 100), ("naive", 40), ("no L2", 20),
-                      ("rows-fast", 60), ("rows-reversed", 20), ("heads-fast", 2)):  # fmt: skip
+    for of, least in (("left out", 150), ("causal", 30), ("full", 50), ("flash", 60), ("naive", 20), ("no L2", 10),
+                      ("rows-fast", 40), ("rows-reversed", 10)):  # fmt: skip
         assert seen[of] >= least * share, (of, seen)
