@@ -22,6 +22,7 @@ from memsim.tile import Tile
 from memsim.units import parse_count, quoted
 
 if TYPE_CHECKING:
+    from memsim._plot_files import PlotFile
     from memsim.validate import Validation
 
 _ALGORITHMS = {"flash": ("flash",), "naive": ("qk", "softmax", "pv")}
@@ -71,21 +72,18 @@ def run(line: Line) -> int:
     faults = Faults(line.faults)
     without = faults.attempt(_parts, line.options.get("without", "")) or []
     jobs = faults.attempt(jobs_of, line) or 1
-    if "plot" in line.options:
-        from memsim._validate_plot import check_plot
-
-        faults.attempt(check_plot, line.options["plot"])
     if line.flag("json") and line.flag("markdown"):
         faults.append("--json and --markdown are two outputs: give one of them.")
     with ExitStack() as files:
         csv = faults.attempt(CsvFile, line.options["csv"]) if "csv" in line.options else None
         if csv is not None:
             files.enter_context(csv)
-        measured = faults.attempt(_measured, replace(line, faults=Faults()))
+        picture = _picture(line, faults, files)
+        measured = faults.attempt(measured_of, replace(line, faults=Faults()))
         faults.raise_any()
         assert measured is not None
-        validation = _validated(*measured, line.flag("times"), without, jobs)
-        return _show(validation, line, csv) if validation is not None else 130
+        validation = validated(*measured, line.flag("times"), without, jobs)
+        return _show(validation, line, csv, picture) if validation is not None else 130
 
 
 COMMAND = Command(SPEC, run)
@@ -100,7 +98,7 @@ def jobs_of(line: Line) -> int:
     return count
 
 
-def _validated(
+def validated(
     gpu: Gpu | None, measurements: Measurements, times: bool, without: list[frozenset[str]], jobs: int
 ) -> Validation | None:
     """The validation, None if it was interrupted."""
@@ -117,7 +115,7 @@ def _validated(
         return None
 
 
-def _show(validation: Validation, line: Line, csv: CsvFile | None) -> int:
+def _show(validation: Validation, line: Line, csv: CsvFile | None, picture: PlotFile | None) -> int:
     from memsim._report_accuracy import ablation_markdown, accuracy_markdown
     from memsim._report_validate import validation_report
     from memsim._validate_table import ValidateTable
@@ -126,10 +124,10 @@ def _show(validation: Validation, line: Line, csv: CsvFile | None) -> int:
     unwritten = Faults()
     if csv is not None:
         unwritten.attempt(csv.write, ValidateTable(validation, path))
-    if "plot" in line.options:
-        from memsim._validate_plot import write_plot
+    if picture is not None:
+        from memsim.plot import measured
 
-        unwritten.attempt(write_plot, validation, line.options["plot"])
+        unwritten.attempt(lambda: picture.write(measured(validation)))
     if line.flag("json"):
         print_json(validation.as_dict())
     elif line.flag("markdown"):
@@ -138,6 +136,16 @@ def _show(validation: Validation, line: Line, csv: CsvFile | None) -> int:
         print_report(validation_report(validation, path, all_rows=line.flag("rows")))
     unwritten.raise_any()
     return 1 if validation.missed else 0
+
+
+def _picture(line: Line, faults: Faults, stack: ExitStack) -> PlotFile | None:
+    """The place of the picture, where one is asked for."""
+    if "plot" not in line.options:
+        return None
+    from memsim._plot_files import ValidatePlotFile
+
+    file = faults.attempt(ValidatePlotFile, line.options["plot"])
+    return None if file is None else stack.enter_context(file)
 
 
 def _parts(text: str) -> list[frozenset[str]]:
@@ -162,7 +170,7 @@ def _columns(line: Line) -> int:
     return 0
 
 
-def _measured(line: Line) -> tuple[Gpu | None, Measurements]:
+def measured_of(line: Line) -> tuple[Gpu | None, Measurements]:
     """The measurements that a line names, and the GPU that it has them be of."""
     from memsim.ncu import is_export, read_file
 
@@ -171,7 +179,7 @@ def _measured(line: Line) -> tuple[Gpu | None, Measurements]:
     gpu = faults.attempt(machines.load, line.options["gpu"]) if "gpu" in line.options else None
     paths = line.positionals
     if not paths and not faults:
-        faults.append("validate needs a FILE: give the path of a measurement CSV or of an export of ncu.")
+        faults.append(f"{line.command} needs a FILE: give the path of a measurement CSV or of an export of ncu.")
     read = []
     for path in paths:
         file = faults.attempt(read_file, path)

@@ -23,8 +23,8 @@ Values = tuple[object, ...]
 Done = tuple[str, list[tuple[Values, float]]]
 
 # What says nothing of a row's figures.
-_WITHOUT = ("_cli_", "_command_", "_report_", "_tune_")
-_WITHOUT_MODULES = ("cli", "report", "tune")
+_WITHOUT = ("_cli_", "_command_", "_plot", "_report_", "_tune_")
+_WITHOUT_MODULES = ("cli", "plot", "report", "tune")
 _one_at_a_time = threading.Lock()
 _KEPT = KeptReplays()
 """Of this process."""
@@ -42,22 +42,30 @@ class Points:
 
     def row(self, point: Point, before: Callable[[Request], None] | None = None) -> SweepRow:
         """The row of a point. `before` is called with its request, if it makes one, before that is run."""
+        found = self.outcome(point, before)
+        return _ok(point, found) if isinstance(found, Result) else found
+
+    def request(self, point: Point) -> Request:
+        """The request of a point. Raises `MemsimError` for values that cannot be, or do not go together."""
+        return read_request(
+            {**self.options, **options_of(point)},
+            {**self.gpu_fields, **{name: text for name, text in point.items() if "." in name}},
+            algorithm=point.get("algorithm", self.algorithm), count_only=self.count_only, machines=self.machines,
+        )  # fmt: skip
+
+    def outcome(self, point: Point, before: Callable[[Request], None] | None = None) -> Result | SweepRow:
+        """The whole result of a point, or the row that says why there is none."""
         try:
-            request = read_request(
-                {**self.options, **options_of(point)},
-                {**self.gpu_fields, **{name: text for name, text in point.items() if "." in name}},
-                algorithm=point.get("algorithm", self.algorithm), count_only=self.count_only, machines=self.machines,
-            )  # fmt: skip
+            request = self.request(point)
             if before is not None:
                 before(request)
-            result = request.simulate(kept=_KEPT)
+            return request.simulate(kept=_KEPT)
         except TileDoesNotFit as error:
             return SweepRow(point, "does-not-fit", str(error))
         except OutOfMemory as error:
             return SweepRow(point, "out-of-memory", str(error))
         except MemsimError as error:
             return SweepRow(point, "refused", str(error))
-        return _ok(point, result)
 
 
 def values_of(row: SweepRow) -> Values:

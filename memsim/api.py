@@ -11,7 +11,7 @@ from memsim._kept_replays import KeptReplays
 from memsim._kernels import machine_launch
 from memsim._notes import notes_of
 from memsim.attention import Attention
-from memsim.bounds import compulsory_bytes, io_lower_bound_bytes
+from memsim.bounds import compulsory_bytes, io_lower_bound_bytes, on_chip_bytes
 from memsim.counting import Counts, count
 from memsim.errors import MemsimError, OutOfMemory, TileDoesNotFit
 from memsim.gpu import Gpu, apply_options, load_gpu
@@ -376,9 +376,7 @@ def _total(
     sums = {name: sum(getattr(launch, name) for launch in launches) for name in names}
     hbm_bytes = sums["hbm_read_bytes"] + sums["hbm_write_bytes"]
     compulsory = compulsory_bytes(problem, lse=lse)
-    # What a block can keep: SRAM, and registers where there are any.
-    on_chip = gpu.sm.sram.capacity_bytes + (4 * gpu.sm.registers.per_sm if gpu.sm.registers else 0)
-    lower = io_lower_bound_bytes(problem, on_chip)
+    lower = io_lower_bound_bytes(problem, on_chip_bytes(gpu))
     return Total(
         **sums,
         hbm_bytes=hbm_bytes,

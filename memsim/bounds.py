@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from memsim.attention import Attention
+from memsim.gpu import Gpu
 
 
 def compulsory_bytes(problem: Attention, *, lse: bool = False) -> int:
@@ -36,6 +37,11 @@ def io_lower_bound_bytes(problem: Attention, sram_bytes: int) -> int:
     products = problem.visible_pairs * problem.batch * problem.heads * d
     phase: float = m * m / d + math.sqrt(3) * float(m) ** 1.5
     return max(0, math.floor(m * (products / phase - 1))) * problem.dtype_bytes
+
+
+def on_chip_bytes(gpu: Gpu) -> int:
+    """What a block can keep in one SM: SRAM, and registers where there are any."""
+    return gpu.sm.sram.capacity_bytes + (4 * gpu.sm.registers.per_sm if gpu.sm.registers else 0)
 
 
 def lower_bound_bytes(problem: Attention, sram_bytes: int, *, lse: bool = False) -> int:

@@ -1,4 +1,5 @@
-"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `validate`, `calibrate`, and what is added.
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `plot`, `validate`, `calibrate`, and
+what is added.
 
 A package adds a command by an entry point of the group "memsim.commands": a `Command`.
 
@@ -19,6 +20,7 @@ from memsim._cli_parse import Command, Line, Spec, build_app, parse
 from memsim._cli_progress import ProgressBar, ReplayNotice
 from memsim._cli_request import JSON, REQUEST, gpu_fields
 from memsim._command_calibrate import COMMAND as CALIBRATE
+from memsim._command_plot import COMMAND as PLOT
 from memsim._command_sweep import COMMAND as SWEEP
 from memsim._command_tune import COMMAND as TUNE
 from memsim._command_validate import COMMAND as VALIDATE
@@ -47,6 +49,7 @@ _SPECS = {
         ),
         SWEEP.spec,
         TUNE.spec,
+        PLOT.spec,
         VALIDATE.spec,
         CALIBRATE.spec,
     )
@@ -170,6 +173,7 @@ _COMMANDS: dict[str, Callable[[Line], int]] = {
     "simulate": _simulate,
     "sweep": SWEEP.run,
     "tune": TUNE.run,
+    "plot": PLOT.run,
     "validate": VALIDATE.run,
     "calibrate": CALIBRATE.run,
 }
