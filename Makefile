@@ -1,4 +1,4 @@
-# make demo | test | test-triton36 | lint | wheel | bench | clean
+# make demo | test | test-triton36 | lint | wheel | bench | pictures | clean
 #
 # Everything is installed into $(VENV), and only when pyproject.toml has changed since: a file .stamp-* in there
 # says so. Without a change nothing is installed, so every target but wheel works without a network.
@@ -30,7 +30,7 @@ $(error PACKAGE=$(PACKAGE) needs a venv of its own, where this checkout is not i
 endif
 endif
 
-.PHONY: help demo test test-triton36 lint wheel bench clean
+.PHONY: help demo test test-triton36 lint wheel bench pictures clean
 # Two targets never install into one venv at the same time.
 .NOTPARALLEL:
 
@@ -41,6 +41,7 @@ help:
 	@echo "make lint    style, types, import contracts"
 	@echo "make wheel   dist/memsim-*.whl"
 	@echo "make bench   how fast the simulator itself is"
+	@echo "make pictures   draw the pictures of the documentation again"
 	@echo "make clean   remove what was built or cached; $(VENV) stays"
 
 demo: $(VENV)/.stamp-base
@@ -67,6 +68,9 @@ wheel: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp-base
 	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do echo "$$script"; $(BIN)/python "$$script"; done
+
+pictures: $(VENV)/.stamp-plots
+	$(BIN)/python docs/pictures.py
 
 clean:
 	rm -rf dist build .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .venv-*
@@ -98,6 +102,11 @@ $(VENV)/.stamp-base: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing memsim into $(VENV)"
 	@$(INSTALL) --editable .
 	@touch $@
+
+$(VENV)/.stamp-plots: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing memsim and what draws into $(VENV)"
+	@$(INSTALL) --editable '.[plots]'
+	@touch $(VENV)/.stamp-base $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing memsim and its test tools into $(VENV)"

@@ -11,7 +11,7 @@ from memsim._report_format import percent, seconds, size
 
 _RESOURCES: Mapping[str, str] = {
     "hbm": "HBM", "l2": "L2", "sram": "SRAM port", "tensor": "tensor pipe", "exp": "exp pipe", "alu": "ALU pipe",
-    "waiting_for_memory": "math waits for memory",
+    "waiting_for_memory": "math waits",
 }  # fmt: skip
 _NARROW = 0.07
 # From white to a middle blue, on which black words can be read, also without colour.
@@ -67,7 +67,13 @@ def _busy(plot: Plot) -> Spec:
     found = {row["resource"] for row in plot.rows}
     order = [name for name in _RESOURCES if name in found] + sorted(found - {*_RESOURCES})
     panels = [_strips([row for row in plot.rows if row["algorithm"] == name], name, order, end) for name in names]
-    return {"wide": 680, "vconcat": panels, "spacing": 26}
+    # Names of resources lie left of the axis, where nothing else keeps room for them.
+    return {
+        "wide": 680,
+        "vconcat": panels,
+        "spacing": 26,
+        "padding": {"left": 40, "right": 16, "top": 16, "bottom": 16},
+    }
 
 
 def _strips(rows: list[Mapping[str, Any]], algorithm: str, order: list[str], end: float) -> Spec:
@@ -94,7 +100,10 @@ def _strips(rows: list[Mapping[str, Any]], algorithm: str, order: list[str], end
         for name, row in launches.items()
         if row["end_s"] - row["start_s"] > _NARROW * end
     ]
-    at = {"x": {"field": "middle_s", "type": "quantitative"}, "y": {"field": "at", "type": "quantitative"}}
+    at = {
+        "x": {"field": "middle_s", "type": "quantitative"},
+        "y": {"field": "at", "type": "quantitative", "axis": None},
+    }
     tip = tips({"launch": "launch", "resource": "resource", "said": "busy"})
     return {
         "width": 560,
@@ -136,8 +145,8 @@ def _tiles(plot: Plot) -> Spec:
     legend = {"title": "time" if field == "time_s" else "HBM bytes", "labelExpr": si("s" if field == "time_s" else "B"),
               "tickCount": 4, "gradientLength": 120}  # fmt: skip
     shade = {"field": field, "type": "quantitative", "scale": scale, "legend": legend}
-    tip = tips({"block_m": "block_m", "block_n": "block_n", "num_warps": "warps", "num_stages": "stages", "said": "figure",
-                "replayed_by": "replayed by", "stack_bytes": "stack, B a thread"})  # fmt: skip
+    tip = tips({"block_m": "block_m", "block_n": "block_n", "num_warps": "warps", "num_stages": "stages",
+                "said": "figure", "replayed_by": "replayed by", "stack_bytes": "stack, B a thread"})  # fmt: skip
     why = tips({"block_m": "block_m", "block_n": "block_n", "reason": "why not"})
     box = {"type": "rect", "stroke": LINE, "strokeWidth": 1}
     pale = {**box, "fill": "white"}

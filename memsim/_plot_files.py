@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from memsim.units import quoted
 
 FORMATS = ("svg", "png", "html")
 _PNG_SCALE = 2
+# Where things lie, to a hundredth of a pixel; what an attribute says in words keeps its digits.
+_SIZES = re.compile(r' (?:transform|d|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
+_DIGITS = re.compile(r"(\.\d\d)\d+")
 
 
 class PlotFile(TableFile[Plot]):
@@ -47,8 +51,12 @@ def picture(plot: Plot, form: str) -> bytes:
         return png
     if form == "svg":
         svg: str = draw.vegalite_to_svg(spec)
-        return svg.encode()
+        return _SIZES.sub(_rounded, svg).encode()
     return _page(plot, spec, draw.javascript_bundle()).encode()
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    return _DIGITS.sub(r"\1", attribute[0])
 
 
 def _page(plot: Plot, spec: dict[str, Any], scripts: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from memsim.units import format_rate
 
 _KERNEL_SHAPES = {"flash": "circle", "qk": "triangle-up", "softmax": "square", "pv": "diamond"}
 _KERNEL_COLOURS = {"flash": "#0072b2", "qk": "#e69f00", "softmax": "#009e73", "pv": "#cc79a7"}
+_APART = 15.0
 _ROOFS = {"products": "tensor pipe", "element-wise": "ALU pipe"}
 
 
@@ -66,15 +68,16 @@ def _sram(plot: Plot) -> Spec:
          "scale": log(sizes[0] / 1.08, right, 2),
          "axis": {"values": sizes, "labelExpr": f"{labels} : ''", "grid": True, "labelOverlap": True}}  # fmt: skip
     y = log_quantity("bytes", "bytes into and out of SRAM", "B", min(heights) / 1.5, max(heights) * 1.5)
-    layers = []
+    curves = []
     for name, said in lines.items():
         drawn = [
             {"sram_bytes": row["sram_bytes"], "bytes": row[f"{name}_bytes"], "tile": row.get(f"{name}_tile")}
             for row in plot.rows
             if row[f"{name}_bytes"]
         ]
-        if drawn:
-            layers += _curve(drawn, name, said, x, y, {"sram_bytes": "SRAM, B", "bytes": "bytes", "tile": "tile"})
+        curves += [(name, said, drawn)] if drawn else []
+    tip = {"sram_bytes": "SRAM, B", "bytes": "bytes", "tile": "tile"}
+    layers = _curves(curves, x, y, tip, 340)
     return {"width": 600, "height": 340, "layer": layers}
 
 
@@ -92,16 +95,16 @@ def _growth(plot: Plot) -> Spec:
         heights = [row[field] for row in rows] + list(bounds.values())
         labels = " : ".join(f"datum.value == {n} ? '{_count(n)}'" for n in lengths)
         x = {"field": "seq_len", "type": "quantitative", "title": "sequence length N",
-             "scale": log(lengths[0] / 1.15, lengths[-1] * (3.2 if len(lengths) > 1 else 1.5), 2),
+             "scale": log(lengths[0] / 1.15, lengths[-1] * max(2.0, (lengths[-1] / lengths[0]) ** 0.5), 2),
              "axis": {"values": lengths, "labelExpr": f"{labels} : ''", "labelOverlap": True}}  # fmt: skip
         y = log_quantity(field, title, unit, min(heights) / 1.6, max(heights) * 1.6)
-        layers = []
-        for name in dict.fromkeys(row["algorithm"] for row in rows):
-            own = [row for row in rows if row["algorithm"] == name]
-            layers += _curve(own, name, name, x, y, {"seq_len": "N", field: title})
+        curves = [(name, name, [row for row in rows if row["algorithm"] == name])
+                  for name in dict.fromkeys(row["algorithm"] for row in rows)]  # fmt: skip
         if bounds:
-            least = [{"seq_len": n, field: size} for n, size in sorted(bounds.items())]
-            layers += _curve(least, "lower_bound", "compulsory", x, y, {"seq_len": "N", field: title})
+            curves.append(
+                ("lower_bound", "compulsory", [{"seq_len": n, field: size} for n, size in sorted(bounds.items())])
+            )
+        layers = _curves(curves, x, y, {"seq_len": "N", field: title}, 270)
         drawn.append({"width": 215, "height": 270, "layer": layers})
     return {"hconcat": drawn, "spacing": 18, "wide": 280 * len(drawn)}
 
@@ -110,19 +113,29 @@ def _count(count: int) -> str:
     return f"{count // 1024} Ki" if count >= 1024 and count % 1024 == 0 else f"{count:,}"
 
 
-def _curve(
-    rows: Sequence[Mapping[str, Any]], name: str, said: str, x: Spec, y: Spec, tip: Mapping[str, str]
-) -> list[Spec]:  # fmt: skip
-    """A line through points, and its name at its right end."""
-    colour = COLOURS.get(name, INK)
-    line = {"type": "line", "color": colour, "strokeWidth": 2, "strokeDash": DASHES.get(name, [2, 3])}
-    point = {"type": "point", "filled": True, "size": 48, "opacity": 1, "color": colour, "shape": SHAPES.get(name)}
-    layers = [layer(line, rows, x=x, y=y)]
-    if name in SHAPES:
-        layers.append(layer(point, rows, x=x, y=y, tooltip=tips(tip)))
-    else:
-        layers.append(layer({**point, "shape": "stroke", "size": 60}, rows, x=x, y=y, tooltip=tips(tip)))
-    return [*layers, text([{**rows[-1], "said": said}], "said", {"align": "left", "dx": 8}, x=x, y=y)]
+Curve = tuple[str, str, Sequence[Mapping[str, Any]]]
+
+
+def _curves(curves: Sequence[Curve], x: Spec, y: Spec, tip: Mapping[str, str], height: float) -> list[Spec]:
+    """Lines through points, each with what it is called at its right end; no name lies on another's."""
+    low, high = (math.log(end) for end in y["scale"]["domain"])
+    ends = {name: height * (high - math.log(rows[-1][y["field"]])) / (high - low) for name, _, rows in curves}
+    layers = []
+    for name, said, rows in curves:
+        colour = COLOURS.get(name, INK)
+        line = {"type": "line", "color": colour, "strokeWidth": 2, "strokeDash": DASHES.get(name, [2, 3])}
+        point = {"type": "point", "filled": True, "size": 48, "opacity": 1, "color": colour,
+                 "shape": SHAPES.get(name, "stroke")}  # fmt: skip
+        away = [ends[name] - end for other, end in ends.items() if other != name]
+        nearest = min(away, key=abs, default=_APART)
+        # Two names that are too near go up and down by as much.
+        down = math.copysign(max(0.0, (_APART - abs(nearest)) / 2), nearest)
+        layers += [
+            layer(line, rows, x=x, y=y),
+            layer(point, rows, x=x, y=y, tooltip=tips(tip)),
+            text([{**rows[-1], "said": said}], "said", {"align": "left", "dx": 8, "dy": down}, x=x, y=y),
+        ]
+    return layers
 
 
 def _measured(plot: Plot) -> Spec:
@@ -150,7 +163,7 @@ def _against(rows: Sequence[Mapping[str, Any]], title: str, unit: str) -> Spec:
     colour = {**kinds, "scale": {"domain": kernels, "range": [_KERNEL_COLOURS[name] for name in kernels]}}
     shape = {**kinds, "scale": {"domain": kernels, "range": [_KERNEL_SHAPES[name] for name in kernels]}}
     tip = tips({"kernel": "kernel", "row": "row", "measured": "measured", "simulated": "simulated"})
-    mark = {"type": "point", "filled": False, "size": 40, "opacity": 0.9, "strokeWidth": 1.3}
+    mark = {"type": "point", "filled": False, "size": 40, "strokeWidth": 1, "aria": False}
     layers.append(layer(mark, rows, x=x, y=y, color=colour, shape=shape, tooltip=tip))
     return {"width": 340, "height": 340, "layer": layers}
 

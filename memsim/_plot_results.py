@@ -101,7 +101,11 @@ def busy_shares(*results: Result, gpu: Gpu | str | None = None) -> Plot:
                  "start_s": start, "end_s": at}
                 for name, share in shares.items()
             ]  # fmt: skip
-    caption = (*_caption(results, gpu), "A bar's height is the share of its launch's time; the frame is all of it.")
+    caption = (
+        *_caption(results, gpu),
+        "A bar's height is a share of its launch's time.",
+        "Math waits: no block of an SM can go on for want of data.",
+    )
     return Plot("busy", "How busy each resource is, over time", caption, tuple(rows), {}, notes_of_results(results))
 
 

@@ -116,9 +116,7 @@ def tile_map(
         raise MemsimError(f"there is nothing to plot: none of these tiles can run. {rows[0]['reason']}")
     _rank(rows, "time_s" if by == BY[0] else "hbm_bytes")
     given = [f"{name} {text}" for name, text in plans[algorithm].options.items() if name in TILE]
-    rest = (
-        [] if {"num-warps", "num-stages"} <= {*plans[algorithm].options} else ["the rest from the list of the GPU"]
-    )
+    rest = [] if {"num-warps", "num-stages"} <= {*plans[algorithm].options} else ["the rest from the list of the GPU"]
     caption = _caption(plans[algorithm], results[0], set(), f"of each tile {', '.join([*given, *rest])}")
     if any(row["stack_bytes"] for row in rows):
         caption += ("* spills registers.",)
@@ -145,7 +143,7 @@ def growth(
     results = []
     for algorithm, _, request, found in _outcomes(plans, before, progress):
         row: dict[str, Any] = {"algorithm": algorithm, "seq_len": request.problem.seq_len_k}
-        row |= dict.fromkeys(("hbm_bytes", "time_s", "peak_hbm_bytes", "compulsory_bytes"))
+        row |= dict.fromkeys(("hbm_bytes", "l2_dirty_bytes_at_end", "time_s", "peak_hbm_bytes", "compulsory_bytes"))
         if isinstance(found, Result):
             results.append(found)
             row |= {name: getattr(found.total, name) for name in row if hasattr(found.total, name)}
@@ -156,6 +154,8 @@ def growth(
     tiles = {str(Tile(**result.tile)) for result in results}
     tile = f"tile {tiles.pop()}" if len(tiles) == 1 else "tile: the first of the GPU's that fits"
     caption = _caption(plans["flash"], results[0], {"seq-len"}, tile)
+    if any(row["l2_dirty_bytes_at_end"] for row in rows):
+        caption += ("HBM bytes leave out what the L2 still has to write when the last launch ends.",)
     return Plot("growth", "How attention grows with the sequence", caption, tuple(rows), {}, notes_of_results(results))
 
 
@@ -196,10 +196,7 @@ def _outcomes(
     for algorithm, plan in plans.items():
         for number in range(plan.points):
             point = plan.point(number)
-            request = plan.shared.request(point)
-            if before is not None:
-                before(request)
-            yield algorithm, point, request, plan.shared.outcome(point)
+            yield algorithm, point, plan.shared.request(point), plan.shared.outcome(point, before)
             done += 1
             if progress is not None:
                 progress(done, total)

@@ -18,9 +18,10 @@ COLOURS: Mapping[str, str] = {"naive": "#e69f00", "flash": "#0072b2", "flash1": 
 SHAPES: Mapping[str, str] = {"naive": "triangle-up", "flash": "circle", "flash1": "square"}
 DASHES: Mapping[str, list[int]] = {"naive": [6, 3], "flash": [1, 0], "flash1": [2, 2]}
 
-_CHARACTER = 6.2
+# Of the widest font that may stand for a sans-serif one, so that no words are cut where it does.
+_CHARACTER = 7.2
 _CONFIG: Spec = {
-    "font": "sans-serif",
+    "font": "Arial, Liberation Sans, Helvetica, sans-serif",
     "view": {"stroke": None},
     "axis": {
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
@@ -45,7 +46,7 @@ def drawn(plot: Plot) -> Spec:
     caption = [part for line in plot.caption for part in textwrap.wrap(line, wide, break_on_hyphens=False)]
     said = f"{plot.title}. {' '.join(plot.caption)}"
     title = {"text": textwrap.wrap(plot.title, int(wide * 0.8)), "subtitle": caption}
-    return {"title": title, "description": said, "background": "white", "padding": 12, **spec, "config": _CONFIG}
+    return {"title": title, "description": said, "background": "white", "padding": 16, **spec, "config": _CONFIG}
 
 
 def values(rows: Sequence[Mapping[str, Any]]) -> Spec:

@@ -283,23 +283,31 @@ def test_csv_has_a_line_for_every_column_of_every_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["svg", "png", "html"])
 def test_a_plot_has_every_row_that_was_replayed(tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    from memsim._validate_plot import chart
+    from memsim.plot import measured
 
     rows = measured_rows(**FLASH_ROW)[:2]
     path = tmp_path / f"plot.{kind}"
     assert memsim_("validate", saved(tmp_path, rows), "--times", "--jobs", "1", "--plot", str(path))[0] == 0
     assert path.stat().st_size > 5_000
-    found = validate(read_measurements(saved(tmp_path, rows)), times=True)
-    times, reads = chart(found).to_dict()["hconcat"]
-    for panel, column, unit in ((times, "duration_s", 1e6), (reads, "hbm_read_bytes", 1e-6)):
-        (dots,) = (layer["data"]["values"] for layer in panel["layer"] if layer["mark"]["type"] == "point")
-        assert [dot["measured"] for dot in dots] == pytest.approx([float(row[column]) * unit for row in rows])
+    found = measured(validate(read_measurements(saved(tmp_path, rows)), times=True))
+    for quantity, column in (("time_s", "duration_s"), ("hbm_read_bytes", "hbm_read_bytes")):
+        drawn = [row["measured"] for row in found.rows if row["quantity"] == quantity]
+        assert drawn == pytest.approx([float(row[column]) for row in rows])
+    assert len(found.spec()["hconcat"]) == 2
+
+
+def test_the_command_plot_draws_the_same(tmp_path: Path) -> None:
+    rows = saved(tmp_path, measured_rows(**FLASH_ROW)[:2])
+    code, out, _ = memsim_("plot", "measured", rows, "--times", "--jobs", "1", "--json")
+    checks = [row["checks"] for row in validate(read_measurements(rows), times=True).as_dict()["rows"]]
+    pairs = [(c["simulated"], c["measured"]) for row in checks for c in row if c["column"] == "hbm_read_bytes"]
+    drawn = [row for row in json.loads(out)["rows"] if row["quantity"] == "hbm_read_bytes"]
+    assert code == 0 and [(row["simulated"], row["measured"]) for row in drawn] == pairs
 
 
 def test_without_the_extra_a_plot_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     path = saved(tmp_path, measured_rows(**FLASH_ROW)[:1])
     code, out, err = memsim_("validate", path, "--plot", str(tmp_path / "a.svg"))
     assert (code, out) == (2, "") and "pip install 'memsim[plots]'" in err
