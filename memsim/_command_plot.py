@@ -19,6 +19,7 @@ from memsim.programs import PROGRAMS
 from memsim.units import quoted
 
 if TYPE_CHECKING:
+    from memsim._plot_files import PlotFile
     from memsim.plot import Plot
 
 
@@ -103,7 +104,7 @@ def _kind(line: Line, faults: Faults) -> str | None:
     return kind
 
 
-def _files(line: Line, faults: Faults, stack: ExitStack):  # type: ignore[no-untyped-def]
+def _files(line: Line, faults: Faults, stack: ExitStack) -> tuple[PlotFile | None, CsvFile | None]:
     """The places of the picture and of the CSV, where they are asked for."""
     from memsim._plot_files import PlotFile
 

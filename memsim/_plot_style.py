@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memsim._plot import Plot
+from memsim._report_format import wrapped
 
 Spec = dict[str, Any]
 Draw = Callable[[Plot], Spec]
@@ -43,9 +43,9 @@ def drawn(plot: Plot) -> Spec:
 
     spec = {**CELLS, **LINES}[plot.kind](plot)
     wide = int(spec.pop("wide", 560) / _CHARACTER)
-    caption = [part for line in plot.caption for part in textwrap.wrap(line, wide, break_on_hyphens=False)]
+    caption = [part for line in plot.caption for part in wrapped(line, wide)]
     said = f"{plot.title}. {' '.join(plot.caption)}"
-    title = {"text": textwrap.wrap(plot.title, int(wide * 0.8)), "subtitle": caption}
+    title = {"text": wrapped(plot.title, int(wide * 0.8)), "subtitle": caption}
     return {"title": title, "description": said, "background": "white", "padding": 16, **spec, "config": _CONFIG}
 
 

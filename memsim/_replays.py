@@ -31,6 +31,7 @@ _OTHER_SOURCES = (
     "_command_",
     "_cli_",
     "_option",
+    "_plot",
     "_accuracy",
     "_checks",
     "_replays",
@@ -39,7 +40,9 @@ _OTHER_SOURCES = (
     "_sweep_",
     "_tune_",
 )
-_OTHER_MODULES = ("cli", "report", "sweep", "tune", "validate", "claims", "calibrate", "ncu", "columns", "measurements")
+_OTHER_MODULES = (
+    "cli", "report", "sweep", "tune", "plot", "validate", "claims", "calibrate", "ncu", "columns", "measurements",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,17 @@ class Paragraph:
 
     def __init__(self, text: str, style: str = "") -> None:
         self._style = style
-        self._text = re.sub(r"(?<=\d) (?=(%|[KMGTP]?i?B|[mµnp]?s)(?!\w))", "\xa0", text)
+        self._text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in textwrap.wrap(self._text, options.max_width, break_on_hyphens=False):
-            yield Text(line.replace("\xa0", " "), style=self._style)
+        for line in wrapped(self._text, options.max_width):
+            yield Text(line, style=self._style)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most that many characters; none ends between a number and its unit."""
+    unbroken = re.sub(r"(?<=\d) (?=(%|[KMGTP]?i?B|[mµnp]?s)(?!\w))", "\xa0", text)
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(unbroken, width, break_on_hyphens=False)]
 
 
 class Figures:

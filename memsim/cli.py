@@ -1,4 +1,4 @@
-"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `plot`, `validate`, `calibrate`, and
+"""The command line: `memsim gpus`, `compare`, `simulate`, `sweep`, `tune`, `validate`, `calibrate`, `plot`, and
 what is added.
 
 A package adds a command by an entry point of the group "memsim.commands": a `Command`.
@@ -49,9 +49,9 @@ _SPECS = {
         ),
         SWEEP.spec,
         TUNE.spec,
-        PLOT.spec,
         VALIDATE.spec,
         CALIBRATE.spec,
+        PLOT.spec,
     )
 }  # fmt: skip
 
@@ -173,7 +173,7 @@ _COMMANDS: dict[str, Callable[[Line], int]] = {
     "simulate": _simulate,
     "sweep": SWEEP.run,
     "tune": TUNE.run,
-    "plot": PLOT.run,
     "validate": VALIDATE.run,
     "calibrate": CALIBRATE.run,
+    "plot": PLOT.run,
 }
