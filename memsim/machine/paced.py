@@ -24,7 +24,8 @@ from memsim.machine.kept_paces import kept_pace_of
 from memsim.machine.l1 import L1
 from memsim.machine.leaps import HELD, QUEUED, READ, STORED, UNEVEN, WRITTEN, Leap, Leaps, Sums
 from memsim.machine.levels import Memory
-from memsim.machine.moving import HELD as FOUND, Moving, Sm, Steps
+from memsim.machine.moving import HELD as FOUND
+from memsim.machine.moving import Moving, Sm, Steps
 from memsim.machine.pace import Pace
 from memsim.machine.paced_shares import clock_after, shares, waiting_share
 from memsim.machine.parts import BLOCK_START, CONTENTION, DEPENDENCES
