@@ -21,6 +21,8 @@ class Handout:
     def leave_out(self, blocks: int) -> None:
         """Hand out so many blocks fewer: the last ones."""
         self.blocks -= blocks
+        if self._progress is not None and self._next:
+            self._progress(self._name, self._next - 1, self.blocks)
 
     def take(self) -> int | None:
         """The next block in linear order, or None when all are handed out."""
