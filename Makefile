@@ -1,4 +1,4 @@
-# make demo | test | test-triton36 | lint | wheel | bench | pictures | clean
+# make demo | test | test-triton36 | lint | docs | wheel | bench | pictures | clean
 #
 # Everything is installed into $(VENV), and only when pyproject.toml has changed since: a file .stamp-* in there
 # says so. Without a change nothing is installed, so every target but wheel works without a network.
@@ -30,7 +30,7 @@ $(error PACKAGE=$(PACKAGE) needs a venv of its own, where this checkout is not i
 endif
 endif
 
-.PHONY: help demo test test-triton36 lint wheel bench pictures clean
+.PHONY: help demo test test-triton36 lint docs wheel bench pictures clean
 # Two targets never install into one venv at the same time.
 .NOTPARALLEL:
 
@@ -39,6 +39,7 @@ help:
 	@echo "make test    the tests"
 	@echo "make test-triton36   the kernels' tests with an older Triton, in a second environment"
 	@echo "make lint    style, types, import contracts"
+	@echo "make docs    build/docs/index.html"
 	@echo "make wheel   dist/memsim-*.whl"
 	@echo "make bench   how fast the simulator itself is"
 	@echo "make pictures   draw the pictures of the documentation again"
@@ -61,6 +62,11 @@ lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Every command that the pages show is run; a number in their text that none of them printed stops it.
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -E -j 2 -b html docs build/docs
+	@echo "build/docs/index.html"
 
 wheel: $(VENV)/.stamp-dev
 	rm -f dist/memsim-*.whl
@@ -117,6 +123,11 @@ $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing memsim and its development tools into $(VENV)"
 	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.stamp-base $@
+
+$(VENV)/.stamp-docs: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing memsim and what builds its documentation into $(VENV)"
+	@$(INSTALL) --editable '.[docs]'
 	@touch $(VENV)/.stamp-base $@
 
 else

@@ -20,6 +20,7 @@ html_title = "memsim"
 html_static_path = ["_static"]
 html_css_files = ["memsim.css"]
 html_copy_source = False
+html_show_copyright = False
 nitpicky = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -28,26 +28,47 @@ class SweepRow:
     """
 
     point: dict[str, str]
+    """The value of each axis, as text."""
     status: str
+    """"ok", "does-not-fit", "out-of-memory" or "refused"."""
     reason: str = ""
+    """Why there are no figures, in a sentence."""
     block_m: int | None = None
+    """Rows of Q of a block."""
     block_n: int | None = None
+    """Rows of K and V of one step."""
     num_warps: int | None = None
+    """Warps of a block."""
     num_stages: int | None = None
+    """Stages of the K/V pipeline."""
     load_path: str | None = None
+    """How tiles are asked for."""
     grid_order: str | None = None
+    """The order of the blocks."""
     blocks_per_sm: int | None = None
+    """Blocks that an SM holds; of several launches the smallest."""
     sram_bytes: int | None = None
+    """SRAM of a block; of several launches the largest."""
     sram_fill_bytes: int | None = None
+    """Bytes that arrive in the SMs."""
     sram_store_bytes: int | None = None
+    """Bytes that leave the SMs."""
     hbm_bytes: int | None = None
+    """Bytes read from and written to HBM."""
     l2_hit_rate: float | None = None
+    """Share of what the L2 was asked for which it had; None where there was none."""
     flops: int | None = None
+    """Floating-point operations, as executed."""
     time_s: float | None = None
+    """Seconds, with what starting the launches takes; None when only counted."""
     bound: str | None = None
+    """The resource that held it back."""
     waiting_for_memory: float | None = None
+    """Share of the used SMs' time in which no block could go on for want of data."""
     over_compulsory: float | None = None
+    """HBM bytes over the compulsory ones."""
     notes: tuple[str, ...] = ()
+    """What a reader must know of the row."""
 
     @property
     def tile(self) -> Tile | None:

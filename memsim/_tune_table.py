@@ -29,27 +29,49 @@ class Candidate:
     """
 
     rank: int
+    """Its place, the best being 1."""
     tile: Tile
+    """The fields of its `Tile`."""
     over_best: float | None
+    """Its cost (time or HBM bytes) over that of the best."""
     time_s: float | None
+    """Predicted seconds, with what starting the launches takes; None where nothing was replayed."""
     hbm_bytes: int
+    """Bytes read from and written to HBM."""
     sram_fill_bytes: int
+    """Bytes that arrive in the SMs."""
     l2_hit_rate: float | None
+    """Share of what the L2 was asked for which it had."""
     over_compulsory: float | None
+    """HBM bytes over the compulsory ones."""
     bound: str | None
+    """The resource that held it back."""
     waiting_for_memory: float | None
+    """Share of the used SMs' time in which no block could go on for want of data."""
     replayed_by: str | None
+    """"instructions" or "trace"."""
     blocks_per_sm: int
+    """Blocks that an SM holds."""
     limited_by: str
+    """What keeps a further block out."""
     waves: int
+    """Waves of the launch."""
     last_wave: float
+    """How full the last of them is."""
     occupancy: float
+    """Resident warps over those that an SM can hold."""
     registers: int | None
+    """32-bit registers a thread."""
     registers_from: str
+    """Where `registers` come from."""
     sram_bytes: int
+    """SRAM of a block."""
     stack_bytes: int | None
+    """Bytes a thread that the compiled kernel spills; None where that is not known."""
     spills: str
+    """"yes", "no" or "may"."""
     notes: tuple[str, ...] = ()
+    """What a reader must know of it."""
 
     @property
     def why(self) -> str:

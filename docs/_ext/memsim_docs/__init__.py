@@ -15,18 +15,20 @@ A page's numbers come from commands that the build runs:
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from memsim_docs import quotes, reference
-from memsim_docs.runs import ROOT, Page, PageFault
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+from memsim_docs import quotes, reference
+from memsim_docs.runs import ROOT, Page, PageFault
+
 logger = logging.getLogger(__name__)
+NO_BREAK = "\N{NO-BREAK SPACE}"
 CHECKED = ("tutorial/", "howto/", "concepts/")
 """The pages whose every number is checked."""
 EXEMPT = (nodes.literal, nodes.literal_block, nodes.doctest_block, nodes.comment, nodes.raw, nodes.image)
@@ -46,13 +48,14 @@ class Run(_Directive):
 
     required_arguments = 1
     final_argument_whitespace = True
-    option_spec = {
+    option_spec: ClassVar = {
         "name": directives.unchanged,
         "exit": directives.nonnegative_int,
         "from": directives.unchanged,
         "until": directives.unchanged,
         "hide-output": directives.flag,
-    }  # noqa: RUF012
+        "hidden": directives.flag,
+    }
 
     def run(self) -> list[nodes.Node]:
         self.env.note_reread()
@@ -62,11 +65,14 @@ class Run(_Directive):
             shown = _cut(output.out + output.err, self.options.get("from"), self.options.get("until"))
         except PageFault as fault:
             return self.fault(fault)
+        if "hidden" in self.options:
+            return []
         asked = nodes.literal_block(command, command, language="console", classes=["command"])
         asked.rawsource = asked[0] = nodes.Text(f"$ {command}")
+        refused = [] if output.out else ["refused"]
         if "hide-output" in self.options or not shown.strip():
             return [asked]
-        return [asked, nodes.literal_block(shown, shown, language="text", classes=["output"])]
+        return [asked, nodes.literal_block(shown, shown, language="text", classes=["output", *refused])]
 
 
 class File(_Directive):
@@ -122,36 +128,47 @@ class Picture(_Directive):
         return [figure, *messages]
 
 
-class _Quote(SphinxRole):
-    """A number, checked."""
+class Given(SphinxRole):
+    """A number that is chosen or defined."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         said, against = quotes.split(self.text)
-        try:
-            self.check(said, against)
-        except PageFault as fault:
-            logger.warning("%s", fault, location=self.get_location())
-        return [nodes.inline(said, said, classes=["quoted"])], []
+        self.env.note_reread()
+        page, location, last = _page(self.env), self.get_location(), _page(self.env).last
 
-    def check(self, said: str, against: str | None) -> None:
+        def check() -> None:
+            try:
+                self.check(page, last, said, against)
+            except PageFault as fault:
+                logger.warning("%s", fault, location=location)
+
+        page.later.append(check)
+        return [nodes.inline(said, said.replace(" ", NO_BREAK), classes=["quoted"])], []
+
+    def check(self, page: Page, last: str | None, said: str, against: str | None) -> None:
+        """Raise unless the number holds; `last` is the command before it."""
         if against is not None:
             raise PageFault(f"{said!r} is given: it is held against nothing.")
 
 
-class Printed(_Quote):
-    def check(self, said: str, against: str | None) -> None:
+class Printed(Given):
+    """A number that a command printed."""
+
+    def check(self, page: Page, last: str | None, said: str, against: str | None) -> None:
         if not against:
             raise PageFault(f"{said!r} does not say in which line it stands: `{said} <words of the line>`.")
-        name, colon, where = against.partition(": ")
-        output = _page(self.env).output(name if colon else None)
-        quotes.check_printed(said, where if colon else against, output.out + output.err)
+        named = re.match(r"([a-z_]+): ", against)
+        output = page.output(named[1] if named else last)
+        quotes.check_printed(said, against[named.end() :] if named else against, output.out + output.err)
 
 
-class Computed(_Quote):
-    def check(self, said: str, against: str | None) -> None:
+class Computed(Given):
+    """A number that follows from what commands printed."""
+
+    def check(self, page: Page, last: str | None, said: str, against: str | None) -> None:
         if not against:
             raise PageFault(f"{said!r} does not say what it follows from: `{said} <expression>`.")
-        quotes.check_computed(said, against, _page(self.env).data)
+        quotes.check_computed(said, against, page.data)
 
 
 def _page(env: Any) -> Page:
@@ -175,6 +192,10 @@ def _cut(text: str, start: str | None, end: str | None) -> str:
 
 def _check_prose(app: Sphinx, doctree: nodes.document) -> None:
     """Every number of a checked page stands in a quote, in code, or in a section of another file."""
+    page = _page(app.env)
+    for check in page.later:
+        check()
+    page.close()
     if not app.env.docname.startswith(CHECKED):
         return
     for text in doctree.findall(nodes.Text):
@@ -195,17 +216,21 @@ def _is_exempt(node: nodes.Node | None) -> bool:
 
 
 def _fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    source[0] = re.sub(
-        r"^<!-- reference: (\S+)(?: (\S+))? -->$", lambda found: reference.markdown(found[1], found[2]), source[0],
-        flags=re.MULTILINE,
-    )  # fmt: skip
+    def made(found: re.Match[str]) -> str:
+        try:
+            return reference.markdown(found[1])
+        except PageFault as fault:
+            logger.warning("%s", fault, location=docname)
+            return ""
+
+    source[0] = re.sub(r"^<!-- reference: (\S+) -->$", made, source[0], flags=re.MULTILINE)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add all of it to a build."""
     for name, directive in {"run": Run, "file": File, "section": Section, "picture": Picture}.items():
         app.add_directive(name, directive)
-    for name, role in {"out": Printed(), "calc": Computed(), "given": _Quote()}.items():
+    for name, role in {"out": Printed(), "calc": Computed(), "given": Given()}.items():
         app.add_role(name, role)
     app.connect("doctree-read", _check_prose)
     app.connect("source-read", _fill_in)

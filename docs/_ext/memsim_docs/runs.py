@@ -10,7 +10,7 @@ import runpy
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Page:
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     outputs: dict[str, Output] = field(default_factory=dict)
     last: str | None = None
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """What is held against commands that may stand further down: called when all have run."""
     _data: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,10 +70,9 @@ class Page:
         Path(self.folder.name, path).write_text(text, encoding="utf-8")
 
     def output(self, name: str | None) -> Output:
-        """The output of the command of this name, or of the one before."""
-        name = name or self.last
-        if name not in self.outputs:
-            raise PageFault(f"no command {name!r} stands before this.")
+        """The output of the command of this name."""
+        if name is None or name not in self.outputs:
+            raise PageFault(f"no command {name!r} stands on this page, or none before this.")
         return self.outputs[name]
 
     def data(self, name: str) -> Any:
@@ -83,6 +84,10 @@ class Page:
                 raise PageFault(f"`{output.command}` ended with exit code {output.code}: {output.err.strip()}")
             self._data[name] = json.loads(output.out)
         return self._data[name]
+
+    def close(self) -> None:
+        """Take the folder away."""
+        self.folder.cleanup()
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
