@@ -15,6 +15,7 @@ A page's numbers come from commands that the build runs:
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -67,8 +68,8 @@ class Run(_Directive):
             return self.fault(fault)
         if "hidden" in self.options:
             return []
-        asked = nodes.literal_block(command, command, language="console", classes=["command"])
-        asked.rawsource = asked[0] = nodes.Text(f"$ {command}")
+        typed = _typed(command)
+        asked = nodes.literal_block(typed, typed, language="text", classes=["command"])
         refused = [] if output.out else ["refused"]
         if "hide-output" in self.options or not shown.strip():
             return [asked]
@@ -179,6 +180,12 @@ def _page(env: Any) -> Page:
     return page
 
 
+def _typed(command: str) -> str:
+    """The command as it is typed, on several lines if it is long."""
+    lines = textwrap.wrap(f"$ {command}", 84, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines)
+
+
 def _cut(text: str, start: str | None, end: str | None) -> str:
     lines = text.rstrip().splitlines()
     for said in (start, end):
@@ -223,7 +230,19 @@ def _fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
             logger.warning("%s", fault, location=docname)
             return ""
 
+    source[0] = _with_one_title(source[0])
     source[0] = re.sub(r"^<!-- reference: (\S+) -->$", made, source[0], flags=re.MULTILINE)
+
+
+def _with_one_title(text: str) -> str:
+    """A page that has several titles, as a file of the repository may: those after the first become sections."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    if sum(len(re.findall(r"^# ", part, flags=re.MULTILINE)) for part in parts[::2]) < 2:
+        return text
+    first, end, rest = text.partition("\n")
+    parts = re.split(r"(^```.*?^```$)", rest, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [re.sub(r"^#", "##", part, flags=re.MULTILINE) for part in parts[::2]]
+    return first + end + "".join(parts)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
