@@ -21,7 +21,7 @@ html_static_path = ["_static"]
 html_css_files = ["memsim.css"]
 html_copy_source = False
 html_show_copyright = False
-nitpicky = False
+highlight_language = "text"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
