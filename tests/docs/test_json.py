@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields as fields_of
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +51,8 @@ def test_calibrate() -> None:
     check("memsim.calibrate/1", named)
 
 
-def test_every_schema_is_there() -> None:
-    package = "".join(path.read_text(encoding="utf-8") for path in pages.ROOT.glob("*/**/*.py"))
-    for schema in (*fields.SCHEMAS, *fields.WITHOUT_EXAMPLE):
-        assert f'"{schema}"' in package
+def test_every_schema_has_its_section() -> None:
+    """All that the sources name, but for what `memsim measure` writes beside its CSV."""
+    sources = [*(pages.ROOT / "memsim").rglob("*.py"), *(pages.ROOT / "kernels").rglob("*.py")]
+    found = {name for path in sources for name in re.findall(r'"(memsim\.\w+/\d)"', path.read_text(encoding="utf-8"))}
+    assert found - {"memsim.provenance/1"} == {*fields.SCHEMAS, *fields.WITHOUT_EXAMPLE}

@@ -48,9 +48,9 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
             yield from paths(element, f"{prefix[:-1]}[].")
 
 
-def check(schema: str, meanings: Mapping[str, str], data: Any) -> None:
-    """Raise unless every key of the data has a meaning, and of every meaning there is a key."""
-    found = dict.fromkeys(paths(data))
+def check(schema: str, meanings: Mapping[str, str], *examples: Any) -> None:
+    """Raise unless every key of the examples has a meaning, and of every meaning there is a key."""
+    found = dict.fromkeys(path for data in examples for path in paths(data))
     if unknown := [key for key in found if key not in meanings]:
         raise PageFault(f"{schema}: nothing says what {', '.join(unknown)} mean.")
     if absent := [key for key in meanings if key not in found]:
@@ -311,14 +311,17 @@ def measure() -> dict[str, str]:
 
 
 SCHEMAS = {
-    "memsim.result/1": (result, "memsim simulate flash --gpu h200 --heads 1 --seq-len 128"),
-    "memsim.compare/1": (compare, "memsim compare --gpu two-level --heads 1 --seq-len 128"),
-    "memsim.sweep/1": (sweep, "memsim sweep --gpu two-level --heads 1 --seq-len 128 --vary sms=8,82 --count-only"),
-    "memsim.tune/1": (tune, "memsim tune --gpu two-level --heads 1 --seq-len 128 --count-only --by hbm-bytes --best 2"),
-    "memsim.gpus/1": (gpus, "memsim gpus two-level"),
-    "memsim.validate/1": (validate, "memsim validate tests/fidelity/data/counters.csv"),
+    "memsim.result/1": (result, ("memsim simulate flash --gpu h200 --heads 1 --seq-len 128",)),
+    "memsim.compare/1": (compare, ("memsim compare --gpu two-level --heads 1 --seq-len 128",)),
+    "memsim.sweep/1": (sweep, ("memsim sweep --gpu two-level --heads 1 --seq-len 128 --vary sms=8,82 --count-only",)),
+    "memsim.tune/1": (
+        tune,
+        ("memsim tune --gpu two-level --heads 1 --seq-len 128 --count-only --by hbm-bytes --best 2",),
+    ),
+    "memsim.gpus/1": (gpus, ("memsim gpus two-level",)),
+    "memsim.validate/1": (validate, ("memsim validate tests/fidelity/data/counters.csv",)),
 }
-"""What says what each schema's keys mean, and a command that prints one."""
+"""What says what each schema's keys mean, and commands that print all of them."""
 
 WITHOUT_EXAMPLE = {
     "memsim.calibrate/1": calibrate,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from memsim_docs import fields
 from memsim_docs.runs import ROOT, PageFault, run
@@ -61,19 +62,23 @@ def _commands() -> str:
     return "\n".join(parts)
 
 
+def _example(command: str) -> dict[str, Any]:
+    """The JSON of a command; of a comparison without its two results, which are described by themselves."""
+    with contextlib.chdir(ROOT):
+        output = run(f"{command} --json")
+    if output.code:
+        raise PageFault(f"`{command} --json` ended with exit code {output.code}: {output.err}")
+    data: dict[str, Any] = json.loads(output.out)
+    return data | {"naive": None, "flash": None} if data["schema"] == "memsim.compare/1" else data
+
+
 def _json() -> str:
     parts = []
-    for schema, (meanings_of, command) in fields.SCHEMAS.items():
-        with contextlib.chdir(ROOT):
-            output = run(f"{command} --json")
-        if output.code:
-            raise PageFault(f"`{command} --json` ended with exit code {output.code}: {output.err}")
-        data = json.loads(output.out)
+    for schema, (meanings_of, commands) in fields.SCHEMAS.items():
+        examples = [_example(command) for command in commands]
         meanings = meanings_of()
-        if schema == "memsim.compare/1":
-            data = data | {"naive": None, "flash": None}
-        fields.check(schema, meanings, data)
-        parts.append(f"## {schema}\n\nFor example of `{command} --json`.\n")
+        fields.check(schema, meanings, *examples)
+        parts.append(f"## {schema}\n\nFor example of `{commands[0]} --json`.\n")
         parts.append(_table(("key", "meaning"), ((_code(key), _as_json(text)) for key, text in meanings.items())))
     for schema, meanings_of in fields.WITHOUT_EXAMPLE.items():
         parts.append(f"## {schema}\n")
