@@ -182,8 +182,10 @@ def _page(env: Any) -> Page:
 
 def _typed(command: str) -> str:
     """The command as it is typed, on several lines if it is long."""
-    lines = textwrap.wrap(f"$ {command}", 84, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    return " \\\n".join(lines)
+    # An option and its value stay on one line.
+    kept = re.sub(r"(--\S+) (?!-)", rf"\1{NO_BREAK}", f"$ {command}")
+    lines = textwrap.wrap(kept, 84, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines).replace(NO_BREAK, " ")
 
 
 def _cut(text: str, start: str | None, end: str | None) -> str:
