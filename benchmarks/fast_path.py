@@ -4,6 +4,7 @@ Processor time of one core, the least of some runs, both in this process and aft
 of compiled kernels. HBM bytes and time are the fast path's less the full replay's, in per cent of the latter.
 
 python benchmarks/fast_path.py [--large]       also problems whose full replay takes minutes
+python benchmarks/fast_path.py --problems N    how far off it is on N random problems: the distribution and the worst
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import random
 import sys
+from statistics import fmean
+from typing import Any
 
+import _fast_problems
 from _bench import heading, least_processor_s, line, seconds, table
 
-from memsim import Attention, Result, Tile, simulate
+from memsim import Attention, MemsimError, Result, Tile, simulate
 
 COLUMNS = ("GPU, algorithm, heads × N × d, tile", "tile ops", "full", "fast", "full / fast", "HBM bytes", "time")
 WIDTHS = (58, 11, 8, 8, 11, 9, 8)
@@ -46,9 +51,46 @@ def off(fast: float, full: float) -> str:
     return f"{100 * (fast / full - 1):+.2f} %"
 
 
+def on_random_problems(problems: int, seed: int) -> None:
+    """How far the fast path is off on random problems and machines, for those of which it left blocks out."""
+    choose = random.Random(seed).choice
+    found: list[tuple[bool, dict[str, float], Any]] = []
+    replayed = 0
+    while replayed < problems:
+        case = _fast_problems.draw(choose)
+        try:
+            fast = case.run(full=False)
+        except MemsimError:
+            # A tile that does not fit.
+            continue
+        replayed += 1
+        if any(launch.blocks_left_out for launch in fast.launches):
+            off_by = _fast_problems.differences(fast.total, case.run(full=True).total)
+            found.append((case.problem.causal, off_by, case))
+    print(
+        f"\n{replayed:,} random problems (seed {seed}), blocks left out in {len(found):,} of them; per cent, absolute"
+    )
+    widths = (24, 8, 8, 8)
+    table(("", "mean", "95 %", "worst"), widths=widths)
+    worst: dict[str, Any] = {}
+    for name in found[0][1] if found else ():
+        for causal in (False, True):
+            of = sorted(((abs(by[name]), at) for at, (is_causal, by, _) in enumerate(found) if is_causal == causal))
+            if of:
+                values = [value for value, _ in of]
+                cells = (fmean(values), values[int(0.95 * len(values))], values[-1])
+                label = f"{name}, {'causal' if causal else 'full'}"
+                line([label, *(f"{100 * value:.3f}" for value in cells)], widths)
+                worst[label] = found[of[-1][1]][2]
+    for label in ("time, full", "time, causal", "HBM bytes, full", "HBM bytes, causal"):
+        print(f"worst {label}: {worst.get(label)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="problems whose full replay takes minutes too")
+    parser.add_argument("--problems", type=int, default=0, metavar="N", help="random problems instead")
+    parser.add_argument("--seed", type=int, default=1, help="which random problems")
     options = parser.parse_args()
     heading(__doc__ or "")
     if "full" not in inspect.signature(simulate).parameters:
@@ -56,6 +98,9 @@ def main() -> None:
             "\nThis memsim has one replay, which takes every tile: there is nothing to compare it with.",
             file=sys.stderr,
         )
+        return
+    if options.problems:
+        on_random_problems(options.problems, options.seed)
         return
     table(COLUMNS, widths=WIDTHS)
     unequal = 0

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from memsim import Attention, Tile, load_gpu
 from memsim.grid import ORDERS, GridOrder
-
 from memsim.machine.handout import Handout
 from memsim.machine.l2 import L2
 from memsim.machine.levels import Memory
@@ -142,7 +141,11 @@ def test_units_of_a_plane_and_how_many_planes_share() -> None:
     """Flash in blocks of 64 of 200 rows: 4 to a plane, each K and V shared by 3 planes. Naive's qk has 4 × 2 blocks."""
     problem = Attention(2, 6, 2, 200, 128, 64)
     tile = Tile(64, 64, 4, 2)
-    for algorithm, name, plane, loops in (("flash", "flash", 4, 1), ("naive", "qk", 8, 0), ("naive", "softmax", 200, 0)):
+    for algorithm, name, plane, loops in (
+        ("flash", "flash", 4, 1),
+        ("naive", "qk", 8, 0),
+        ("naive", "softmax", 200, 0),
+    ):
         trace = traces_of(algorithm, problem, tile, HOPPER)[name]
         found = units_of(plan_launch(trace, GPU), GridOrder())
         assert (found.plane, len(found.loops), found.alike) == (plane, loops, True)
