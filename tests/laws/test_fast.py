@@ -126,7 +126,8 @@ WORST = {
     ),
     # HBM is the bound, and its queue is long now and then: 1.2 % of time.
     "queue": Case(
-        "flash", Attention(1, 450, 150, 512, 251, 64), Tile(128, 64, 4, 3, "descriptor"), machine_of(8, H, hbm=0.3), "warm"
+        "flash", Attention(1, 450, 150, 512, 251, 64), Tile(128, 64, 4, 3, "descriptor"),
+        machine_of(8, H, hbm=0.3), "warm",
     ),
 }  # fmt: skip
 

@@ -1,5 +1,7 @@
-"""Is a unit of a launch what its place in the grid says, worked out for many places at once? Against each move by itself,
-in every grid order, on whole and ragged shapes, full and causal."""
+"""Is a unit of a launch what its place in the grid says, worked out for many places at once?
+
+Against each move by itself, in every grid order, on whole and ragged shapes, full and causal.
+"""
 
 from __future__ import annotations
 
