@@ -218,7 +218,7 @@ FAULTS: dict[str, Any] = {
     "a miss is not counted": (levels.Memory, "tallies", property(lambda self: {})),
     "stores vanish": (l2_module.L2, "write", lambda self, *a, **k: None),
     "dirty bytes vanish": (l2_module.L2, "_clean", lambda self, now, piece: forget(self, piece)),
-    "all is there": (l2_module.L2, "read", lambda self, now, *a, **k: (0, now)),
+    "all is there": (l2_module.L2, "read_once", lambda self, now, *a, **k: (0, now)),
 }
 
 
