@@ -41,7 +41,7 @@ LEAST_MOVED_BYTES = 12 << 20
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
 _MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES = 0.03, 0.8, 0.8, 0.05, 2
-_CHUNKS, _FINELY, _REACH, _ANEW, _STRETCHES_OF_PLANES, _LEAST_SPAN = 8, 16, 8, 0.5, 3, 4
+_CHUNKS, _FINELY, _IN_TURN, _REACH, _ANEW, _STRETCHES_OF_PLANES, _LEAST_SPAN = 8, 16, 64, 8, 0.5, 3, 4
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
@@ -175,7 +175,9 @@ class Leaps:
             # Tiles that the L1s still have are old in the L2, or gone.
             reach = min(self._units.plane, _REACH * self._stretch)
             self._memory.hbm.owe(0, over.ask(max(0, leap.first - reach), leap.first).write_bytes)
-        fine = self._at_once
+        # Blocks without a loop store when they load; others have those beside them load between.
+        some = (leap.last - leap.first) * l2.room_bytes // (_IN_TURN * moved)
+        fine = self._at_once if self._units.loops else max(1, min(self._at_once, some))
         coarse = max(fine, (leap.last - leap.first) * l2.room_bytes // (_CHUNKS * moved))
         # The last ones, which leave the L2 as it is, block by block as they run.
         finely = leap.last - min(leap.last - leap.first, _FINELY * coarse)

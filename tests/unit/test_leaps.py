@@ -226,3 +226,13 @@ def test_what_is_wrong_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
     arguments = (1.0,) if "change" in test else ()
     with pytest.raises(AssertionError):
         globals()[test](*arguments)
+
+
+def test_the_next_launch_finds_what_it_would_find_after_a_full_replay() -> None:
+    """One head of naive attention whose P outgrows the L2: pv finds the end of P, and softmax, of which blocks are left
+    out, has left as much of it beside S."""
+    problem = Attention(heads=1, seq_len_q=6144, seq_len_k=6144, head_dim=128)
+    fast, full = (simulate("naive", problem, gpu="h200", full=of).launches for of in (False, True))
+    assert fast[1].blocks_left_out > 0
+    for name in ("hbm_read_bytes", "hbm_write_bytes", "time_s"):
+        assert getattr(fast[2], name) == pytest.approx(getattr(full[2], name), rel=0.01)
