@@ -124,6 +124,10 @@ WORST = {
         "flash", Attention(2, 7, 7, 1024, 1024, 128, causal=True), Tile(16, 64, 4, 2, grid_order="rows-reversed"),
         machine_of(1, H // 4, dirty=1.0),
     ),
+    # Planes of three stretches beyond the L2: 2.4 % of bytes.
+    "short planes": Case(
+        "flash", Attention(1, 124, 31, 384, 768, 128), Tile(64, 64, 4, 2), machine_of(4, H)
+    ),
     # HBM is the bound, and its queue is long now and then: 1.2 % of time.
     "queue": Case(
         "flash", Attention(1, 450, 150, 512, 251, 64), Tile(128, 64, 4, 3, "descriptor"),
