@@ -33,3 +33,12 @@ class Handout:
         if self._progress is not None and block % self._report_every == 0:
             self._progress(self._name, block, self.blocks)
         return block
+
+    @property
+    def given(self) -> int:
+        """The blocks handed out or left out so far."""
+        return self._next
+
+    def skip(self, blocks: int) -> None:
+        """Leave so many blocks out."""
+        self._next += blocks

@@ -10,20 +10,20 @@ class Pipe:
     """One bandwidth that all share in order of request: a next-free time, and how long it was in use."""
 
     def __init__(self, bandwidth_bytes_per_s: float) -> None:
-        self._bandwidth = bandwidth_bytes_per_s
+        self.bandwidth_bytes_per_s = bandwidth_bytes_per_s
         self._durations: dict[int, int] = {}
         self.free_ps = 0
         self.busy_ps = 0
 
     def duration_ps(self, n_bytes: int) -> int:
         """How long bytes have the pipe."""
-        return duration_ps(n_bytes, self._bandwidth)
+        return duration_ps(n_bytes, self.bandwidth_bytes_per_s)
 
     def take(self, now: int, n_bytes: int) -> int:
         """When bytes that ask for the pipe now are through."""
         duration = self._durations.get(n_bytes)
         if duration is None:
-            duration = self._durations[n_bytes] = duration_ps(n_bytes, self._bandwidth)
+            duration = self._durations[n_bytes] = duration_ps(n_bytes, self.bandwidth_bytes_per_s)
         self.busy_ps += duration
         self.free_ps = (self.free_ps if self.free_ps > now else now) + duration
         return self.free_ps

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from memsim.gpu import Gpu
 from memsim.machine.clock import duration_ps
 from memsim.machine.hbm import Hbm, Pipe
@@ -9,6 +12,15 @@ from memsim.machine.l2 import L2, Access, Tally
 
 BUSY = ("hbm", "l2")
 """The names of the pipes whose use `Memory.counts` says."""
+
+
+class _Untimed(Pipe):
+    """A pipe that everything is through at once."""
+
+    def take(self, now: int, n_bytes: int) -> int:
+        self.free_ps = 0
+        super().take(0, n_bytes)
+        return now
 
 
 class Memory:
@@ -51,6 +63,17 @@ class Memory:
         if self.l2 is not None and self.l2_pipe is not None:
             self.l2_pipe.free_ps = 0
             self.l2.settle()
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What the L2 is asked for meanwhile moves its bytes, and takes HBM no time."""
+        pipe = self.hbm.pipe
+        self.hbm.pipe = _Untimed(pipe.bandwidth_bytes_per_s)
+        try:
+            yield
+        finally:
+            pipe.busy_ps += self.hbm.pipe.busy_ps
+            self.hbm.pipe = pipe
 
     def begin_launch(self, local_bytes: int = 0) -> None:
         """A further launch starts; what the L2 holds stays, but for what makes room for the threads' spilled bytes."""
