@@ -310,6 +310,52 @@ def measure() -> dict[str, str]:
     }
 
 
+def plot() -> dict[str, str]:
+    """`memsim.plot/1`, of all kinds together."""
+    rows = {
+        "level": "Of bytes: the level that they cross.", "algorithm": "naive or flash.", "launch": "The launch.",
+        "bytes": "Of bytes: how many.", "work": "Of a roofline: what its work is.",
+        "flop": "Of a roofline: how much of it.", "hbm_bytes": "HBM bytes.", "time_s": "Seconds.",
+        "flop_per_byte": "Of a roofline: work over HBM bytes.", "flop_per_s": "Of a roofline: work over time.",
+        "roof_flop_per_s": "Of a roofline: the most that could be had there.",
+        "share_of_roof": "Of a roofline: the share of that which it reaches.",
+        "bound": "Of a roofline: what held it back.", "resource": "Of busy: the resource.",
+        "share": "Of busy: the share of the launch's time in which it works.",
+        "start_s": "Of busy: when the launch starts.", "end_s": "Of busy: when it ends.",
+        "sram_bytes": "Of sram: the SRAM of an SM.", "lower_bound_bytes": "Of sram: what must cross at least.",
+        "naive_bytes": "Of sram: what naive moves in its best tile.", "naive_tile": "Of sram: that tile.",
+        "flash_bytes": "Of sram: what flash moves in its best tile.", "flash_tile": "Of sram: that tile.",
+        "seq_len": "Of growth: the length.", "l2_dirty_bytes_at_end": "Of growth: stored bytes left in the L2.",
+        "peak_hbm_bytes": "Of growth: the most that tensors take of HBM.",
+        "compulsory_bytes": "Of growth: the compulsory bytes.",
+        "status": "Of growth and tiles: ok, or why there are no figures.", "reason": "The same in a sentence.",
+        "block_m": "Of tiles: rows of Q of a block.", "block_n": "Of tiles: rows of K and V of one step.",
+        "num_warps": "Of tiles: warps of a block.", "num_stages": "Of tiles: stages of the pipeline.",
+        "replayed_by": 'Of tiles: "instructions" or "trace".',
+        "stack_bytes": "Of tiles: bytes a thread that it spills.",
+        "compared": "Of tiles: whether it is ranked with the others.", "best": "Of tiles: whether it is the best.",
+    }  # fmt: skip
+    return {
+        "schema": "`memsim.plot/1`.",
+        "kind": "The kind of plot.",
+        "title": "Its title.",
+        "caption": "Its caption, line by line.",
+        "notes": "What a reader must know of the figures.",
+        "l2_dirty_bytes_at_end": "Of bytes: stored bytes left in the L2 at the end.",
+        "l2_dirty_bytes_at_end.naive": "By naive.",
+        "l2_dirty_bytes_at_end.flash": "By flash.",
+        "roofs": "Of a roofline: the roofs of the machine.",
+        "roofs[].roof": "The resource.",
+        "roofs[].bytes_per_s": "Its rate, of a memory; null of a pipe.",
+        "roofs[].flop_per_s": "Its rate, of a pipe; null of a memory.",
+        "by": "Of tiles: what they are ranked by.",
+        "rows": "What is drawn. Of simulated against measured, rows have `quantity`, `kernel`, `row`, `simulated` and "
+        "`measured`.",
+        **under("rows[].", rows),
+    }
+
+
+_SMALL = "--gpu two-level --heads 1"
 SCHEMAS = {
     "memsim.result/1": (result, ("memsim simulate flash --gpu h200 --heads 1 --seq-len 128",)),
     "memsim.compare/1": (compare, ("memsim compare --gpu two-level --heads 1 --seq-len 128",)),
@@ -317,6 +363,17 @@ SCHEMAS = {
     "memsim.tune/1": (
         tune,
         ("memsim tune --gpu two-level --heads 1 --seq-len 128 --count-only --by hbm-bytes --best 2",),
+    ),
+    "memsim.plot/1": (
+        plot,
+        (
+            f"memsim plot bytes {_SMALL} --seq-len 128",
+            f"memsim plot roofline {_SMALL} --seq-len 128",
+            f"memsim plot busy {_SMALL} --seq-len 128",
+            f"memsim plot sram {_SMALL} --seq-len 128 --vary sram=64KiB,128KiB",
+            f"memsim plot tiles {_SMALL} --seq-len 128 --vary block-m=32,256 --vary block-n=32,64",
+            f"memsim plot growth {_SMALL} --vary seq-len=128,256",
+        ),
     ),
     "memsim.gpus/1": (gpus, ("memsim gpus two-level",)),
     "memsim.validate/1": (validate, ("memsim validate tests/fidelity/data/counters.csv",)),
