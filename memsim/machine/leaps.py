@@ -41,7 +41,7 @@ LEAST_MOVED_BYTES = 12 << 20
 TAIL = 2
 """Stretches that are handed out after it is known how many are left out, for blocks to end as they do."""
 _MISFIT, _ROOM, _SETTLED, _BACKLOG, _PIECES = 0.03, 0.8, 0.8, 0.05, 2
-_CHUNKS, _FINELY, _IN_TURN, _REACH, _ANEW, _STRETCHES_OF_PLANES, _LEAST_SPAN = 8, 16, 64, 8, 0.5, 3.5, 4
+_CHUNKS, _FINELY, _IN_TURN, _REACH, _ANEW, _STRETCHES_OF_PLANES, _LEAST_SPAN = 8, 16, 64, 8, 0.5, 7.5, 4
 
 Sums = Mapping[object, float]
 """What blocks add to, by name."""
