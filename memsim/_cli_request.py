@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memsim._cli_parse import Line
-from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._option_list import AXES, MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults
 from memsim.gpu import SHORT_OPTIONS
 from memsim.units import quoted
@@ -30,3 +32,18 @@ def gpu_fields(line: Line, faults: Faults) -> dict[str, str]:
         else:
             fields[key] = value
     return fields
+
+
+def varied(line: Line, faults: Faults, example: str, axis: str = "AXIS") -> Iterator[tuple[str, str]]:
+    """(name, values) of each --vary; one that is not written as such is a fault, whose sentence has the example."""
+    for text in line.repeated["vary"]:
+        name, equals, values = text.partition("=")
+        if equals and name:
+            yield name, values
+        else:
+            faults.append(f"--vary is {quoted(text)}: give {axis}=V1,V2, such as {example}.")
+
+
+def request_options(line: Line) -> dict[str, str]:
+    """The options of a line that are of problem, tile, machine or run."""
+    return {name: text for name, text in line.options.items() if name in AXES}

@@ -11,7 +11,7 @@ from memsim._cli_csv import CsvFile, same_file
 from memsim._cli_output import print_json, say
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar, ReplayNotice
-from memsim._cli_request import JSON, REQUEST, gpu_fields
+from memsim._cli_request import JSON, REQUEST, gpu_fields, varied
 from memsim._command_validate import JOBS, jobs_of, measured_of, validated
 from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
 from memsim._options import Faults, Request, one_of, read_request
@@ -196,13 +196,10 @@ def _measured(line: Line, faults: Faults) -> Callable[[], Plot] | None:
 
 
 def _axes(line: Line, kind: str, faults: Faults) -> dict[str, str]:
+    examples = {"sram": "sram=32KiB,64KiB", "tiles": "block-m=64,128", "growth": "seq-len=1Ki,2Ki"}
     axes: dict[str, str] = {}
-    for text in line.repeated["vary"]:
-        name, equals, values = text.partition("=")
-        if not equals or not name:
-            example = {"sram": "sram=32KiB,64KiB", "tiles": "block-m=64,128", "growth": "seq-len=1Ki,2Ki"}
-            faults.append(f"--vary is {quoted(text)}: give AXIS=V1,V2, such as {example.get(kind, 'seq-len=1Ki,2Ki')}.")
-        elif name in axes:
+    for name, values in varied(line, faults, examples.get(kind, "seq-len=1Ki,2Ki")):
+        if name in axes:
             faults.append(f"{name} is varied twice: give all its values at once.")
         else:
             axes[name] = values

@@ -10,8 +10,8 @@ from memsim._cli_csv import CsvFile, TableFile, same_file
 from memsim._cli_output import print_json, print_report, say
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar, ReplayNotice
-from memsim._cli_request import JSON, REQUEST, gpu_fields
-from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._cli_request import JSON, REQUEST, gpu_fields, request_options, varied
+from memsim._option_list import Option
 from memsim._options import Faults
 from memsim._sweep_parquet import ParquetFile
 from memsim.errors import MemsimError
@@ -133,20 +133,13 @@ def _fault_of_all(table: SweepTable) -> str | None:
 
 def _plan(line: Line, faults: Faults) -> SweepPlan | None:
     fields = gpu_fields(line, faults)
-    options = {name: text for name, text in line.options.items() if name in PROBLEM | TILE | MACHINE | RUN}
-    axes = []
-    for text in line.repeated["vary"]:
-        name, equals, values = text.partition("=")
-        if not equals or not name:
-            faults.append(f"--vary is {quoted(text)}: give AXIS=V1,V2, such as seq-len=1Ki,2Ki.")
-        else:
-            axes.append((name, values.split(",")))
+    axes = [(name, values.split(",")) for name, values in varied(line, faults, "seq-len=1Ki,2Ki")]
     if line.positional is not None and any(name == "algorithm" for name, _ in axes):
         faults.append("algorithm is varied and given too: give one of them.")
     if not axes and faults:
         return None
     return faults.attempt(lambda: SweepPlan(
-        line.positional or "flash", axes, options, fields, count_only=line.flag("count-only")
+        line.positional or "flash", axes, request_options(line), fields, count_only=line.flag("count-only")
     ))  # fmt: skip
 
 

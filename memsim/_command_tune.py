@@ -8,8 +8,8 @@ from memsim._cli_csv import CsvFile, same_file
 from memsim._cli_output import print_json, print_report, say
 from memsim._cli_parse import Command, Line, Spec
 from memsim._cli_progress import ProgressBar, ReplayNotice
-from memsim._cli_request import JSON, REQUEST, gpu_fields
-from memsim._option_list import MACHINE, PROBLEM, RUN, TILE, Option
+from memsim._cli_request import JSON, REQUEST, gpu_fields, request_options, varied
+from memsim._option_list import Option
 from memsim._options import Faults
 from memsim.programs import PROGRAMS
 from memsim.report import tuning_report
@@ -91,20 +91,13 @@ def _show(tuning: Tuning, file: CsvFile | None, out: str | None, *, as_json: boo
 
 def _plan(line: Line, faults: Faults) -> Plan | None:
     fields = gpu_fields(line, faults)
-    options = {name: text for name, text in line.options.items() if name in PROBLEM | TILE | MACHINE | RUN}
-    axes = []
-    for text in line.repeated["vary"]:
-        name, equals, values = text.partition("=")
-        if not equals or not name:
-            faults.append(f"--vary is {quoted(text)}: give FIELD=V1,V2, such as num-stages=2,3.")
-        else:
-            axes.append((name, values.split(",")))
+    axes = [(name, values.split(",")) for name, values in varied(line, faults, "num-stages=2,3", "FIELD")]
     limit = line.options.get("block-sram")
     block_sram_bytes = None if limit is None else faults.attempt(parse_bytes, limit, "block-sram", 1)
     wanted = faults.attempt(parse_count, line.options.get("best", "10"), "best", 1)
     by = line.options.get("by", BY[0])
     return faults.attempt(lambda: Plan(
-        line.positional or "flash", axes, options, fields, by=by, block_sram_bytes=block_sram_bytes,
+        line.positional or "flash", axes, request_options(line), fields, by=by, block_sram_bytes=block_sram_bytes,
         wanted=wanted if wanted is not None else 1, count_only=line.flag("count-only"),
     ))  # fmt: skip
 

@@ -151,11 +151,8 @@ class Leaping(TracedRun):
         sm = self._sms[0]
         if not self._window_has_ports:
             sm.busy_ps[SRAM] += duration_ps(max(0, moved), self._sram_rate)
-        hbm = self._memory.hbm
         if self._memory.l2 is None:
-            hbm.read_bytes += fills - self._fill_bytes
-            hbm.write_bytes += stores - self._store_bytes
-            hbm.pipe.busy_ps += duration_ps(max(0, moved), hbm.pipe.bandwidth_bytes_per_s)
+            self._memory.hbm.owe(fills - self._fill_bytes, stores - self._store_bytes)
         else:
             self._account_l2(moved)
         self._fill_bytes, self._store_bytes = fills, stores
@@ -169,10 +166,8 @@ class Leaping(TracedRun):
         """Have the L2's counts be those of all requests: of a leap it saw what was new in each slice, or nothing."""
         memory, (read, written) = self._memory, self._left_out_hbm
         assert memory.l2 is not None and memory.l2_pipe is not None
-        memory.l2_pipe.busy_ps += duration_ps(max(0, moved), memory.l2_pipe.bandwidth_bytes_per_s)
-        memory.hbm.read_bytes += round(read)
-        memory.hbm.write_bytes += round(written)
-        memory.hbm.pipe.busy_ps += duration_ps(read + written, memory.hbm.pipe.bandwidth_bytes_per_s)
+        memory.l2_pipe.busy_ps += memory.l2_pipe.duration_ps(max(0, moved))
+        memory.hbm.owe(round(read), round(written))
         asked = fills_by_tensor(self._trace)
         for name, tally in memory.tallies.items():
             tally.read_bytes = asked[name]

@@ -91,7 +91,7 @@ class Leaps:
         self._cycle = units.plane * units.shared_by if repeating else 0
         # Of different tiles that blocks at hand share, for each row of planes.
         self._tile_bytes = 0.0
-        self._shared = {access.tensor for access, _ in units.accesses() if access.shared}
+        self._shared = units.shared_tensors
         self._tail = TAIL if units.loops else 1
         self._seen: list[_Seen] = []
         self._times: list[int] = []

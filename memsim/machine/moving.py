@@ -5,7 +5,7 @@ A run at the pace of instructions (`memsim.machine.paced`) is made of this; it s
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import simpy
 
 from memsim.machine.compiled import Compiled
 from memsim.machine.l1 import L1
-from memsim.machine.l2 import Access
+from memsim.machine.l2 import L2, Access
 from memsim.machine.levels import Memory
 from memsim.machine.units import LoopOfUnit
 
@@ -31,6 +31,18 @@ class Steps:
     exit: int
     trips: tuple[int, ...]
     time_ps: int = 0
+
+    def loop_ps(self, number: int, plain: int, masked: int, slowness: float) -> int:
+        """How long so many trips of a loop take by its number, of which those over masked tiles are the next one's; it
+        is added to the time at this pace."""
+        trips = self.trips
+        last = len(trips) - 1
+        duration = plain * trips[number if number < last else last]
+        if masked:
+            duration += masked * trips[number + 1 if number < last else last]
+        duration = int(duration * slowness)
+        self.time_ps += duration
+        return duration
 
 
 class Sm:
@@ -113,13 +125,7 @@ class Moving:
             else:
                 cold, late, front, fetched = self._moved(sm, loop, value, bytes_of)
             steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
-            trips = steps.trips
-            last = len(trips) - 1
-            duration = plain * trips[number if number < last else last]
-            if masked:
-                duration += masked * trips[number + 1 if number < last else last]
-            duration = int(duration * slowness)
-            steps.time_ps += duration
+            duration = steps.loop_ps(number, plain, masked, slowness)
             spent = duration + late
             if fetched:
                 for at in fetched:
@@ -131,11 +137,7 @@ class Moving:
             yield timeout(spent)
         self._queued_ps += queued_ps
         if copied and l2 is not None:
-            for (_, access, _, _), n_bytes, missed in zip(moves, loop.bytes, missed_of, strict=True):
-                self._fill_bytes += n_bytes
-                tally = l2.tally(access.tensor)
-                tally.read_bytes += n_bytes
-                tally.missed_bytes += missed
+            self._asked(l2, loop, missed_of)
 
     def _pair_loop(self, sm: Sm, loop: LoopOfUnit, number: int, slowness: float) -> Generator[simpy.Event, Any, None]:
         """`_loop` where a trip loads one tile each of two tensors that blocks share, as flash's do: the same, with
@@ -144,7 +146,7 @@ class Moving:
         timeout = env.timeout
         l2 = self._memory.l2
         assert l2 is not None
-        (_, access_a, address_a, step_a), (_, access_b, address_b, step_b) = loop.moves
+        (_, _, address_a, step_a), (_, _, address_b, step_b) = loop.moves
         read_shared, young, find = l2.read_shared, l2.pieces.move_to_end, l2.pieces.get
         latency, side, coarse = self._memory.hbm.latency_ps, sm.side, loop.coarse
         front_ps, steps_at = self._front_ps, self._steps
@@ -184,13 +186,7 @@ class Moving:
                 if late < 0:
                     late = 0
             steps = steps_at.get(2 * sm.resident + cold) or self._step(sm, cold)
-            trips = steps.trips
-            last = len(trips) - 1
-            duration = plain * trips[number if number < last else last]
-            if masked:
-                duration += masked * trips[number + 1 if number < last else last]
-            duration = int(duration * slowness)
-            steps.time_ps += duration
+            duration = steps.loop_ps(number, plain, masked, slowness)
             spent = duration + late
             if coarse:
                 front = 0
@@ -207,7 +203,11 @@ class Moving:
             queued_ps += spent - duration
             yield timeout(spent)
         self._queued_ps += queued_ps
-        for access, n_bytes, missed in zip((access_a, access_b), loop.bytes, (missed_a, missed_b), strict=True):
+        self._asked(l2, loop, (missed_a, missed_b))
+
+    def _asked(self, l2: L2, loop: LoopOfUnit, missed_of: Sequence[int]) -> None:
+        """Count what a loop has loaded, and what of each of its moves the L2 lacked."""
+        for (_, access, _, _), n_bytes, missed in zip(loop.moves, loop.bytes, missed_of, strict=True):
             self._fill_bytes += n_bytes
             tally = l2.tally(access.tensor)
             tally.read_bytes += n_bytes

@@ -65,9 +65,8 @@ class PacedRun(Moving):
         self._blocks = self._handout.blocks
         self._without = without
         kinds = {i[0] for segment in compiled.stream.segments for i in segment.instructions}
-        products = bool(kinds & {PRODUCT, MMA})
-        self._products = products
-        self._clock_hz = self._fitted.clock_hz if products else self._fitted.idle_tensor_clock_hz
+        self._products = bool(kinds & {PRODUCT, MMA})
+        self._clock_hz = self._fitted.clock_hz if self._products else self._fitted.idle_tensor_clock_hz
         starts = BLOCK_START not in without
         block_warps = compiled.warps + compiled.copying_warps
         self._start_ps = self._ps(self._fitted.warp_start_cycles * block_warps) if starts else 0
@@ -83,8 +82,7 @@ class PacedRun(Moving):
         self._units = Units(plan, order, self._stride)
         self._block_steps = [(s[0], s[2] if s[0] == ISSUE else s[1]) for s in plan.body.steps if s[0] in _MOVING]
         self._accesses = [move.access for move in plan.body.moves]
-        moves = [move for body in (plan.body, *self._units.loops) for move in body.moves]
-        self._shared = {move.access.tensor for move in moves if move.access.shared}
+        self._shared = self._units.shared_tensors
         # What only one block asks for is not in the L1.
         plain = compiled.loads_plainly and PART_L1 not in without and bool(self._shared)
         super().__init__(env, memory, compiled, plain, slots)
@@ -156,7 +154,7 @@ class PacedRun(Moving):
         env, units = self._env, self._units
         timeout, start_ps, drain_ps = env.timeout, self._start_ps, self._drain_ps
         step = self._blocks
-        block = self._next_block(sm)
+        block = self._next_block()
         ready = self._begin_ps
         first = True
         if block is not None:
@@ -175,7 +173,7 @@ class PacedRun(Moving):
             sm.resident -= 1
             ready = int(env.now) + drain_ps
             self._last_end_ps = max(self._last_end_ps, ready)
-            block = self._next_block(sm)
+            block = self._next_block()
 
     def _short_slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
         """`_slot` for blocks without a loop, of which launches have very many: the same with nothing called twice."""
@@ -184,16 +182,15 @@ class PacedRun(Moving):
         assert l2 is not None
         timeout, start_ps, drain_ps, side = env.timeout, self._start_ps, self._drain_ps, sm.side
         latency, pipe, l1_take = hbm.latency_ps, hbm.pipe, sm.l1.take
+        # Without a loop there is no ring, and moves are numbered in the order of their steps.
         moves = [
             (code == STORE, access, access.shared, l2.tally(access.tensor))
-            for code, access in ((code, self._accesses[number]) for code, number in self._block_steps)
+            for (code, _), access in zip(self._block_steps, self._accesses, strict=True)
         ]
-        order = [number for _, number in self._block_steps]
-        in_order = order == list(range(len(order)))
         read_shared, read_once, write = l2.read_shared, l2.read_once, l2.write
         spills = self._compiled.spilled_bytes > 0
         step = self._blocks
-        block = self._next_block(sm)
+        block = self._next_block()
         ready = self._begin_ps
         first = True
         if block is not None:
@@ -206,10 +203,7 @@ class PacedRun(Moving):
             first = False
             for index in range(block, units.count, step):
                 cold, late, now = False, 0, env.now
-                moved = units[index].moves
-                for (stores, access, shared, tally), (address, n_bytes) in zip(
-                    moves, moved if in_order else [moved[number] for number in order], strict=True
-                ):
+                for (stores, access, shared, tally), (address, n_bytes) in zip(moves, units[index].moves, strict=True):
                     if not n_bytes:
                         continue
                     if stores:
@@ -247,9 +241,9 @@ class PacedRun(Moving):
             ready = env.now + drain_ps
             if ready > self._last_end_ps:
                 self._last_end_ps = ready
-            block = self._next_block(sm)
+            block = self._next_block()
 
-    def _next_block(self, sm: Sm) -> int | None:
+    def _next_block(self) -> int | None:
         """The next block; it may show that others can be left out."""
         block = self._handout.take()
         if block is not None and self._leaps is not None:

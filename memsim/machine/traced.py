@@ -110,16 +110,20 @@ class TracedRun:
         """Add what was not replayed to what was: nothing here."""
 
     def _slot(self, sm: Sm) -> Generator[simpy.Event, Any, None]:
-        env = self._env
         slots = [_NOTHING_PENDING] * self._plan.slots
         while (block := self._handout.take()) is not None:
-            sm.enter(int(env.now))
-            for coordinates in self._order.units_of_block(self._plan.axes, block):
-                yield from self._body(self._plan.body, coordinates, sm, slots)
-            now = int(env.now)
-            sm.leave(now)
-            if now > self._last_block_end_ps:
-                self._last_block_end_ps = now
+            yield from self._block(sm, block, slots)
+
+    def _block(self, sm: Sm, block: int, slots: list[Pending]) -> Generator[simpy.Event, Any, None]:
+        """One block from its start to its end."""
+        env = self._env
+        sm.enter(int(env.now))
+        for coordinates in self._order.units_of_block(self._plan.axes, block):
+            yield from self._body(self._plan.body, coordinates, sm, slots)
+        now = int(env.now)
+        sm.leave(now)
+        if now > self._last_block_end_ps:
+            self._last_block_end_ps = now
 
     def _body(
         self, body: BodyPlan, coordinates: Environment, sm: Sm, slots: list[Pending], lane: Any = None

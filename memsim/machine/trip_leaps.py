@@ -12,7 +12,6 @@ import simpy
 
 from memsim.gpu import Gpu
 from memsim.grid import GridOrder
-from memsim.machine.clock import duration_ps
 from memsim.machine.leap import Aboard, Flight, Paces
 from memsim.machine.leaping import MOST_SLOWER, SATURATED, Counters
 from memsim.machine.levels import Memory
@@ -35,8 +34,6 @@ end."""
 SLICES, ROOMY_SLICES, THIN = 16, 4, 4
 """Into how many slices a loop is cut where the L2 is crowded, thinner ones where a slice asks for more than a THINth of
 it, and where it is not."""
-SEEN_LOOPS = 1.5
-"""Of a leap a crowded L2 sees so many loops at the beginning and at the end."""
 LOOK_BACK, OTHER_SHARE = 4, 0.06
 """A leap ends where HBM was busy with a share that differs so much from the window's, over so many slices."""
 FITTING = 0.7
@@ -125,35 +122,15 @@ class TripLeaps(Windows):
         read_before, _, busy_before, *_ = self._memory.counts()
         recent: list[tuple[float, int]] = [(0.0, busy_before)]
 
-        unseen = False
-
         def completed(slot: Aboard[Environment]) -> None:
-            if warming is not None and not unseen and slot.unit is not None:
+            if warming is not None and slot.unit is not None:
                 side = self._lanes[slot.number].sm.side
                 warming.leave(slot.number, slot.unit, work.stop(slot.unit), side)
 
         flight: Flight[Environment] = Flight(aboard, paces, next_unit, completed)
         at_work = len(flight.active)
         slice_ps = slowest * work.mean_weight * self._slice_trips(at_work)
-        loop_ps = slowest * work.between(work.start, work.longest) + max(0.0, paces.turn_ps)
-        missed_before = self._missed()
         while flight.now < limit:
-            if warming is not None and self._crowded and not work.nested and flight.now > SEEN_LOOPS * loop_ps:
-                # What a stretch in the middle asks for is as before and after it.
-                to = limit - SEEN_LOOPS * loop_ps
-                if to > flight.now + SEEN_LOOPS * loop_ps:
-                    seen_ps, done = flight.slot_ps, sum(slot.units_done for slot in flight.slots)
-                    unseen = True
-                    flight.until(to)
-                    unseen = False
-                    units = sum(slot.units_done for slot in flight.slots) - done
-                    self._leave_unseen(missed_before, (flight.slot_ps - seen_ps) / seen_ps, units)
-                    for slot in flight.active:
-                        if slot.unit is not None:
-                            value = work.value_with(work.stop(slot.unit), slot.left_at(flight.now))
-                            side = self._lanes[slot.number].sm.side
-                            warming.enter(slot.number, slot.unit, work.stop(slot.unit), value, side)
-                    recent = [(flight.now, self._memory.counts()[2])]
             if flight.exhausted:
                 limit = min(limit, flight.last_finish() - 4 * slowest * work.mean_weight)
                 if flight.unseen_share() > 0.1 or len(flight.active) < 0.75 * at_work:
@@ -234,24 +211,6 @@ class TripLeaps(Windows):
         inside, outside = self._hbm_ps
         bytes_ps = inside * weight + outside * sum(slot.units_done for slot in flight.slots)
         return min(MOST_SLOWER, max(1 / MOST_SLOWER, bytes_ps / flight.now / min(1.0, in_window)))
-
-    def _missed(self) -> dict[str, int]:
-        return {name: tally.missed_bytes for name, tally in self._memory.tallies.items()}
-
-    def _leave_unseen(self, before: dict[str, int], times: float, units: int) -> None:
-        """A stretch that the L2 sees nothing of misses as what it saw did, and at least what is new in its units; what
-        it stores is written."""
-        hbm, work = self._memory.hbm, self._work
-        missed = 0.0
-        for name, tally in self._memory.tallies.items():
-            rate = (tally.missed_bytes - before.get(name, 0)) * times
-            more = round(max(rate, work.tensor_bytes.get(name, 0) / work.units * units))
-            tally.missed_bytes += more
-            missed += more
-        written = work.stored_bytes / work.units * units
-        hbm.read_bytes += round(missed)
-        hbm.write_bytes += round(written)
-        hbm.pipe.busy_ps += duration_ps(missed + written, hbm.pipe.bandwidth_bytes_per_s)
 
     def _slice_trips(self, at_work: int) -> int:
         """Trips in a slice: a share of a loop, but few where slots ask for much beside what the L2 holds."""

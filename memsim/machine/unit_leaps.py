@@ -64,13 +64,7 @@ class UnitLeaps(Leaping):
             self.replayed += 1
             if self._seen >= self._check_at:
                 self._control(now)
-            sm.enter(now)
-            for coordinates in self._order.units_of_block(self._plan.axes, block):
-                yield from self._body(self._plan.body, coordinates, sm, slots)
-            now = int(env.now)
-            sm.leave(now)
-            if now > self._last_block_end_ps:
-                self._last_block_end_ps = now
+            yield from self._block(sm, block, slots)
         self._count_slots(int(env.now))
         self._at_work -= 1
 

@@ -158,6 +158,11 @@ class Units:
             if stores
         )
 
+    @property
+    def shared_tensors(self) -> set[str]:
+        """The tensors of which several blocks may ask for the same bytes."""
+        return {access.tensor for access, _ in self.accesses() if access.shared}
+
     def accesses(self) -> Iterator[tuple[Access, bool]]:
         """How each load or store touches its tensor, and whether it stores."""
         for body, stored in zip((self._plan.body, *self.loops), (self._stored_outside, *self._stored), strict=True):

@@ -52,7 +52,6 @@ class Work:
         # What inner loops load and no one stores: it is new in every unit.
         stored = {body.moves[step[1]].access.tensor for body in inner for step in body.steps if step[0] == STORE}
         tensors = {r.tile.tensor.name: r.tile.tensor for r, _ in walk(trace.body) if isinstance(r, Load)}
-        self.tensor_bytes = {name: tensor.total_bytes for name, tensor in tensors.items()}
         self.stored_bytes = count(trace).sram_store_bytes
         names = {move.access.tensor for body in inner for move in body.moves} - stored
         self.new_bytes = {name: tensors[name].total_bytes / units for name in names & tensors.keys()}

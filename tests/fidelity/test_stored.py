@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +14,8 @@ import pytest
 from memsim._accuracy import Judged, Line, accuracy
 from memsim._simulated import REPLAYED, Simulator, replay_chain
 from memsim.measurements import Measurement
+
+from ..benchmark_modules import benchmark as benchmark_module
 
 ROOT = Path(__file__).parents[2]
 MOST_SAMPLED = 64
@@ -28,15 +27,8 @@ NOT_MET = {"hbm_reads_full", "order"}
 NOT_MET_BY_COUNTERS = {"hbm_reads_full"}
 
 
-@cache
 def fidelity() -> ModuleType:
-    name = "memsim_benchmarks_fidelity"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "fidelity.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_module("fidelity")
 
 
 Stored = dict[tuple[str, str, int], dict[str, float]]

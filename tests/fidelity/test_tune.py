@@ -6,17 +6,16 @@ From stored replays: those of the judged rows (test_stored.py holds them against
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
-import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from memsim import simulate
+
+from ..benchmark_modules import benchmark as benchmark_module
 
 ROOT = Path(__file__).parents[2]
 BAR = 1.03
@@ -26,15 +25,8 @@ CLOSE = 0.02
 QUICK_BLOCKS = 200
 
 
-@cache
 def benchmark() -> ModuleType:
-    name = "memsim_benchmarks_tune"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "tune.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_module("tune")
 
 
 def test_the_pick_costs_little_more_than_the_best_measured() -> None:

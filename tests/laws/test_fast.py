@@ -7,11 +7,7 @@ whole; the worst that were searched for are kept below.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,19 +16,10 @@ from hypothesis import strategies as st
 
 from memsim import Attention, Launch, MemsimError, Tile, Total
 
+from ..benchmark_modules import benchmark
 from .problems import scaled
 
-
-def load() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "_fast_problems.py"
-    spec = spec_from_file_location("_fast_problems", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fast_problems = load()
+fast_problems = benchmark("_fast_problems")
 Case, machine_of = fast_problems.Case, fast_problems.machine_of
 
 BYTES, TIME, CAUSAL_TIME = 0.01, 0.01, 0.02
